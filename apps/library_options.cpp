@@ -122,9 +122,7 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
   if (text.empty() || text == "none") return names;
   std::string scratch;
   const auto fail = [&](const std::string& reason) { throw ConfigError(place + ": " + reason); };
-  const auto take = [&](std::size_t, std::string_view name) {
-    names.emplace_back(data::without_blanks(name));
-  };
+  const auto take = [&](std::size_t, std::string_view name) { names.emplace_back(trimmed(name)); };
   data::split_csv(text, ',', scratch, take, fail);
   return names;
 }

@@ -120,8 +120,7 @@ CsvHeader read_header(Content& content, bool has_header, char separator) {
     if (column >= max_columns) {
       fail("the header names more than " + std::to_string(max_columns) + " columns");
     }
-    header.names.emplace_back(has_header ? std::string(without_blanks(text))
-                                         : std::to_string(column + 1));
+    header.names.emplace_back(has_header ? std::string(trimmed(text)) : std::to_string(column + 1));
   };
   split_csv(rows.row(), header.separator, scratch, take, fail);
   return header;
@@ -241,8 +240,9 @@ std::string CsvTexts::place() const {
 
 namespace {
 
-std::string_view trimmed(std::string_view text) noexcept {
-  text = without_blanks(text);
+/// `text` without blanks and tabs around it, and without a plus sign.
+std::string_view number_text(std::string_view text) noexcept {
+  text = trimmed(text);
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   return text;
 }
@@ -340,7 +340,7 @@ std::optional<float> parse_float(std::string_view text) noexcept {
   if (float decimal = 0; !text.empty() && scan_decimal(text, decimal) == text.size()) {
     return decimal;
   }
-  text = trimmed(text);
+  text = number_text(text);
   std::errc error{};
   auto number = parse<float>(text, error);
   if (error == std::errc::result_out_of_range) {  // overflow, or underflow to 0
@@ -355,15 +355,15 @@ std::optional<float> parse_float(std::string_view text) noexcept {
 
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept {
   std::errc error{};
-  return parse<std::int64_t>(trimmed(text), error);
+  return parse<std::int64_t>(number_text(text), error);
 }
 
 std::optional<std::int64_t> parse_integral(std::string_view text) noexcept {
   if (const auto whole = parse_whole(text)) return whole;
   constexpr double exact = 9007199254740992.0;  // 2^53
   std::errc error{};
-  const auto number = parse<double>(trimmed(text), error);
-  if (!number || std::abs(*number) > exact || *number != std::floor(*number)) return std::nullopt;
+  const auto number = parse<double>(number_text(text), error);
+  if (!number || std::abs(*number) >= exact || *number != std::floor(*number)) return std::nullopt;
   return static_cast<std::int64_t>(*number);
 }
 

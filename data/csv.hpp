@@ -176,6 +176,7 @@ class CsvSource final : public StoredSource {
   bool is_scanning_ = true;       // in the constructor
   bool has_missing_ = false;
   std::unordered_map<std::string, std::int32_t> class_of_;
+  bool are_whole_ = true;                                                  // the classes
   std::vector<std::unordered_map<std::string, std::size_t>> category_of_;  // by schema column
   std::vector<std::uint64_t> offsets_;  // begin of each record, and end of the last
   std::vector<float> values_;           // of targets [records, targets], as they are in the file

@@ -122,7 +122,7 @@ void CsvSource::name_columns(std::size_t all, std::vector<std::vector<std::strin
   for (std::size_t i = 1; i <= all; ++i) {
     const auto& missing = lacking.front();
     auto name = std::to_string(i);
-    if (std::find(missing.begin(), missing.end(), name) == missing.end()) {
+    if (!contains(missing, name)) {
       names.push_back(std::move(name));
     }
   }
@@ -238,6 +238,7 @@ void CsvSource::assign_columns(const std::string& place) {
   for (std::size_t i = 0; i < schema_->classes.size(); ++i) {
     class_of_[schema_->classes[i]] = static_cast<std::int32_t>(i);
   }
+  are_whole_ = are_whole(schema_->classes);
   is_plain_ = is_plain_ && std::none_of(roles_.begin(), roles_.end(), [](const Role& role) {
                 return role.kind == Role::Kind::ignored;
               });
@@ -283,7 +284,7 @@ std::int32_t CsvSource::label_of(std::string_view text, const Where& place) cons
     if (*number >= 0 && *number < classes_) return static_cast<std::int32_t>(*number);
     return checked_label(*number, classes_, records(), place() + ": column 'label'");
   }
-  const auto found = class_of_.find(class_text(text));
+  const auto found = class_of_.find(class_text(text, are_whole_));
   if (found == class_of_.end() && !needs_labels_) return 0;
   if (found == class_of_.end()) {
     fail(in_quotes(text) + " is none of the " + grouped(class_of_.size()) +
@@ -339,7 +340,7 @@ void CsvSource::take_feature(Role& role, std::string_view text, std::span<float>
   } else {
     const auto& words = category_of_[role.of_schema];
     std::fill_n(x.begin() + static_cast<std::ptrdiff_t>(role.feature), words.size(), 0.0F);
-    if (const auto word = words.find(std::string(without_blanks(text))); word != words.end()) {
+    if (const auto word = words.find(std::string(trimmed(text))); word != words.end()) {
       x[role.feature + word->second] = 1;
       return;
     }

@@ -26,21 +26,6 @@ constexpr std::size_t max_word = 1000;
 constexpr std::size_t max_float_classes = 20;      // whole numbers that are written as floats
 constexpr std::size_t max_saved_values = 900'000;  // of a checkpoint's network.json
 
-bool is_beyond_float32(const std::string& field) {  // which is no float32
-  double number = 0;
-  const char* const end = field.data() + field.size();
-  const auto [stop, error] = std::from_chars(field.data(), end, number);
-  return error != std::errc::invalid_argument && stop == end && std::isfinite(number);
-}
-
-const char* why_no_number(const std::string& field) {
-  return is_beyond_float32(field) ? " is beyond the numbers of float32" : " is not a number";
-}
-
-bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 /// The remedy where no column is named `wanted`. Numbers among the names of a header may be those
 /// of a record: none of them is suggested, as `label_column=1` also means the first column.
 std::string name_label(const std::vector<std::string>& names, const TableOptions& options,
@@ -165,7 +150,7 @@ class SchemaFinder {
     content.finish();
     const CsvHeader header = read_header(content, options_.has_header, options_.separator);
     if (names_.empty()) begin(header, path.string() + ":1");
-    for (const std::string& name : header.names) require_utf8(name, path.string() + ":1");
+    for (const std::string& name : header.names) require_text(name, path.string() + ":1");
     order(header.names, path.string() + ":1");
     // What is found in this file is found apart where ranks share it, and then added.
     auto before = std::exchange(found_, std::vector<Found>(names_.size()));
@@ -216,6 +201,7 @@ class SchemaFinder {
       const std::size_t length = at < row.size() ? scan_decimal(row.substr(at), number) : 0;
       const std::size_t end = at + length;
       if (length == 0 || use.is_named || (end < row.size() && row[end] != separator)) return false;
+      use.found->spread.add(row.substr(at, length));
       if (use.labels != nullptr) {
         if (labels != nullptr) return false;
         labels = use.labels;
@@ -370,7 +356,11 @@ class SchemaFinder {
     return is_named ? max_named_categories : max_categories;
   }
 
-  static void require_utf8(const std::string& text, const std::string& place) {
+  static void require_text(const std::string& text, const std::string& place) {
+    if (text.find('\0') != std::string::npos || text.ends_with('\r')) {
+      throw DataError(place + ": " + in_quotes(text) + " has a NUL or ends with a carriage return",
+                      "write the file as text, with lines that end with LF or CRLF");
+    }
     if (is_utf8(text)) return;
     throw DataError(place + ": " + in_quotes(text) + " is not UTF-8",
                     "write the file as UTF-8: in pandas, to_csv(..., encoding='utf-8')");
@@ -380,11 +370,12 @@ class SchemaFinder {
   void add(const Use& use, std::string_view text, const Place& place) {
     Found& found = *use.found;
     if (!use.is_named && parse_float(text)) {
+      found.spread.add(text);
       ++found.numbers;
       return;
     }
     if (is_missing(text)) return;
-    text = without_blanks(text);
+    text = trimmed(text);
     found.has_long_word = found.has_long_word || text.size() > max_word;
     if (found.words++ == 0) {
       found.place = place();
@@ -392,7 +383,7 @@ class SchemaFinder {
     }
     if (found.texts.size() > most_texts(use.is_named) || found.texts.contains(text)) return;
     found.texts.emplace(text);
-    require_utf8(std::string(text), place());
+    require_text(std::string(text), place());
   }
 
   bool is_label(std::size_t column) const {
@@ -422,25 +413,25 @@ class SchemaFinder {
       fail(in_quotes(text) + " is not a label",
            "remove records without a label from the training set");
     }
-    text = without_blanks(text);
+    text = trimmed(text);
     if (text.size() > max_word) {
       fail("a label of " + counted(text.size(), "byte"),
            "look whether another column has the labels");
     }
-    std::string name(text);
     if (const auto number = parse_integral(text)) {
       if (*number > labels.greatest) labels.place_of_greatest = place();
       labels.least = std::min(labels.least, *number);
       labels.greatest = std::max(labels.greatest, *number);
       if (!parse_whole(text)) ++labels.floats;
-      name = std::to_string(*number);
-    } else if (parse_float(text)) {
+    } else if (parse_float(text) && (options_.task == Task::regression || is_fraction(text))) {
       ++labels.fractions;
     } else if (labels.word.empty()) {
       labels.word = text;
       labels.place_of_word = place();
     }
-    if (!labels.is_full() && labels.texts.insert(name).second) require_utf8(name, place());
+    if (labels.is_full()) return;
+    const auto [name, is_new] = labels.texts.emplace(text);
+    if (is_new) require_text(*name, place());
   }
 
   /// The task that is given, or found. Throws DataError for labels that are numbers and words.
@@ -457,7 +448,7 @@ class SchemaFinder {
                           why_no_number(labels.word) + ", but other labels are, with a fraction",
                       "mend the line; or, if each is a class, `task=classification`");
     }
-    const bool are_floats = labels.floats > 0 && labels.texts.size() > max_float_classes;
+    const bool are_floats = labels.floats > 0 && labels.classes().size() > max_float_classes;
     return labels.are_numbers() && (labels.fractions > 0 || are_floats) ? Task::regression
                                                                         : Task::classification;
   }
@@ -513,10 +504,9 @@ class SchemaFinder {
       for (int i = 0; i < *classes_; ++i) classes.push_back(std::to_string(i));
       return classes;
     }
-    classes.assign(labels.texts.begin(), labels.texts.end());
-    std::sort(classes.begin(), classes.end(), [&](const std::string& a, const std::string& b) {
-      return are_whole ? *parse_whole(a) < *parse_whole(b) : a < b;
-    });
+    const auto found = labels.classes();
+    classes.assign(found.begin(), found.end());
+    if (are_whole) std::ranges::sort(classes, {}, parse_whole);
     return classes;
   }
 
@@ -531,7 +521,12 @@ class SchemaFinder {
     if (contains(options_.ignored, name)) return "as asked";
     if (name.empty() || name == "Unnamed: 0") return "without a name: a row number";
     if (found.numbers + found.words == 0) return "empty";
-    if (found.words == 0) return "";
+    if (found.words == 0) {
+      if (!found.spread.is_lost || found.spread.differs) return "";
+      throw DataError(place_ + ": column " + in_quotes(name) + ": its numbers are all " +
+                          in_quotes(found.spread.first) + " in the 24 bits of float32",
+                      "subtract an offset from them, or leave the column out: `ignore_columns`");
+    }
     const std::string place = found.place + ": column " + in_quotes(name) + ": ";
     const bool is_named = contains(options_.categories, name);
     const bool are_huge =

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,12 +13,33 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <unordered_set>
 #include <vector>
 
+#include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/data/opening.hpp"
+#include "lockstep/data/table.hpp"
 
 namespace lockstep::data {
+
+/// True for a number, or an infinity, that is no float32.
+inline bool is_beyond_float32(const std::string& field) {
+  double number = 0;
+  const char* const end = field.data() + field.size();
+  const auto [stop, error] = std::from_chars(field.data(), end, number);
+  return error != std::errc::invalid_argument && stop == end && !std::isnan(number);
+}
+
+/// False for whole numbers of more than 64 bits.
+inline bool is_fraction(std::string_view number) {
+  return number.find_first_of(".eE") != std::string_view::npos;
+}
+
+inline const char* why_no_number(const std::string& field) {
+  return is_beyond_float32(field) ? " is beyond the numbers of float32" : " is not a number";
+}
 
 /// Writes their number, and each.
 template <class Texts>
@@ -25,9 +48,28 @@ void add_texts(const Texts& texts, Findings& findings) {
   for (const std::string& text : texts) findings.add(std::string_view(text));
 }
 
+/// Whether the numbers of a column differ, and whether they still do in float32.
+struct Spread {
+  std::string first;     // number; empty: none so far
+  bool differs = false;  // in float32
+  bool is_lost = false;  // some differ in double
+
+  void add(std::string_view text) {
+    if (differs || text == first) return;
+    if (first.empty()) {
+      first = text;
+    } else if (parse_float(text) != parse_float(first)) {
+      differs = true;
+    } else if (number_in<double>(trimmed(text)) != number_in<double>(trimmed(first))) {
+      is_lost = true;
+    }
+  }
+};
+
 /// What is found in a column, in all files.
 struct Found {
   std::uint64_t numbers = 0;
+  Spread spread;
   std::uint64_t words = 0;
   bool has_long_word = false;
   std::set<std::string, std::less<>> texts;  // at most as many as may be categories, and one
@@ -36,6 +78,9 @@ struct Found {
 
   void add_to(Findings& findings) const {
     findings.add(numbers);
+    findings.add(std::string_view(spread.first));
+    findings.add(std::uint64_t{spread.differs});
+    findings.add(std::uint64_t{spread.is_lost});
     findings.add(words);
     findings.add(std::uint64_t{has_long_word});
     findings.add(std::string_view(place));
@@ -47,6 +92,9 @@ struct Found {
   void add(FindingsReader& findings, std::size_t most) {
     const bool has_word = words > 0;
     numbers += findings.number();
+    if (const std::string_view number = findings.text(); !number.empty()) spread.add(number);
+    spread.differs = findings.number() != 0 || spread.differs;
+    spread.is_lost = findings.number() != 0 || spread.is_lost;
     words += findings.number();
     has_long_word = findings.number() != 0 || has_long_word;
     const std::string_view first_place = findings.text();
@@ -77,6 +125,14 @@ struct FoundLabels {
   bool are_numbers() const noexcept { return word.empty(); }
   bool are_whole() const noexcept { return are_numbers() && fractions == 0; }
   bool are_flags() const noexcept { return are_whole() && least >= 0 && greatest <= 1; }
+
+  /// The texts of the classes.
+  std::set<std::string> classes() const {
+    std::set<std::string> classes;
+    for (const std::string& text : texts) classes.insert(class_text(text, are_whole()));
+    return classes;
+  }
+
   bool is_full() const noexcept {
     return texts.size() > static_cast<std::size_t>(max_found_classes);
   }

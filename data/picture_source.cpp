@@ -84,7 +84,7 @@ bool is_other_picture(const fs::path& path) {
   constexpr std::array<std::string_view, 8> endings{".gif",  ".bmp",  ".webp", ".tif",
                                                     ".tiff", ".heic", ".avif", ".jp2"};
   const std::string name = lower_case(path.extension().string());
-  return std::find(endings.begin(), endings.end(), name) != endings.end();
+  return contains(endings, name);
 }
 
 std::string size_text(const ImageSize& size) {
@@ -281,7 +281,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
   }
   require_unique(names, std::array{names[path_column], label_name}, header);
   for (const auto* record = &rows.next(); !record->empty(); record = &rows.next()) {
-    File file = {std::string(without_blanks((*record)[path_column])), 0, 0};
+    File file = {std::string(trimmed((*record)[path_column])), 0, 0};
     std::error_code error;
     if (!fs::is_regular_file(folder_ / file.name, error)) {
       throw DataError(rows.place() + ": " + in_quotes(file.name) + " is not a file in " +
@@ -290,7 +290,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
                       "words, `format=csv`");
     }
     if (options.needs_labels) {
-      const auto found = label_of.find(class_text((*record)[label]));
+      const auto found = label_of.find(class_text((*record)[label], are_whole(schema.classes)));
       if (found == label_of.end()) {
         throw DataError(rows.place() + ": training had no class " + in_quotes((*record)[label]),
                         "the classes are " + listed(schema.classes));

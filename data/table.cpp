@@ -17,28 +17,25 @@
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
+namespace {
+
+constexpr std::array missing_names = {"error", "mean", "zero"};
+constexpr std::array task_names = {"classification", "regression", "multi-label"};
+
+}  // namespace
+
 const char* name_of(Missing missing) noexcept {
-  constexpr std::array<const char*, 3> names{"error", "mean", "zero"};
-  return names[static_cast<std::size_t>(missing)];
+  return missing_names[static_cast<std::size_t>(missing)];
 }
 
 std::optional<Missing> missing_named(std::string_view name) noexcept {
-  for (const Missing missing : {Missing::error, Missing::mean, Missing::zero}) {
-    if (name == name_of(missing)) return missing;
-  }
-  return std::nullopt;
+  return named<Missing>(missing_names, name);
 }
 
-const char* name_of(Task task) noexcept {
-  constexpr std::array<const char*, 3> names{"classification", "regression", "multi-label"};
-  return names[static_cast<std::size_t>(task)];
-}
+const char* name_of(Task task) noexcept { return task_names[static_cast<std::size_t>(task)]; }
 
 std::optional<Task> task_named(std::string_view name) noexcept {
-  for (const Task task : {Task::classification, Task::regression, Task::multi_label}) {
-    if (name == name_of(task)) return task;
-  }
-  return std::nullopt;
+  return named<Task>(task_names, name);
 }
 
 std::vector<std::string> TableSchema::used_columns() const {
@@ -84,7 +81,8 @@ float feature_of(const TableSchema& schema, const TableColumn& column, double nu
   return static_cast<float>(number);
 }
 
-std::vector<float> features_of(const TableSchema& schema, std::span<const std::string> texts) {
+std::vector<float> features_of(const TableSchema& schema, float divide_by,
+                               std::span<const std::string> texts) {
   if (texts.size() != schema.columns.size()) {
     std::vector<std::string> names;
     names.reserve(schema.columns.size());
@@ -96,7 +94,7 @@ std::vector<float> features_of(const TableSchema& schema, std::span<const std::s
   features.reserve(schema.features());
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const TableColumn& column = schema.columns[i];
-    const std::string_view text = without_blanks(texts[i]);
+    const std::string_view text = trimmed(texts[i]);
     const auto refuse = [&](const std::string& problem) {
       throw DataError("column " + in_quotes(column.name) + ": " + in_quotes(text) + problem,
                       "give a value as in the table that the network was trained on");
@@ -106,8 +104,8 @@ std::vector<float> features_of(const TableSchema& schema, std::span<const std::s
       const auto number = parse_float(text);
       if (!number && !is_missing(text)) refuse(" is not a finite number (in float32)");
       if (!number && refuses_missing) refuse(": a missing value");
-      features.push_back(
-          feature_of(schema, column, number ? *number : std::numeric_limits<double>::quiet_NaN()));
+      features.push_back(feature_of(
+          schema, column, number ? *number / divide_by : std::numeric_limits<double>::quiet_NaN()));
       continue;
     }
     const auto word = std::find(column.categories.begin(), column.categories.end(), text);
@@ -142,22 +140,22 @@ std::uint64_t hash_of(const TableSchema& schema) {
   return hash.value();
 }
 
-std::string class_text(std::string_view text) {
-  const auto number = parse_integral(text);
-  return number ? std::to_string(*number) : std::string(without_blanks(text));
+bool are_whole(std::span<const std::string> classes) noexcept {
+  return std::all_of(classes.begin(), classes.end(), parse_whole);
 }
 
-std::string_view without_blanks(std::string_view text) noexcept {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
+std::string class_text(std::string_view text, bool are_whole) {
+  const auto number = are_whole ? parse_integral(text) : std::nullopt;
+  return number ? std::to_string(*number) : std::string(trimmed(text));
 }
 
 bool is_missing(std::string_view text) noexcept {
-  constexpr std::array<std::string_view, 13> missing{
-      "", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None", "?"};
-  text = without_blanks(text);
-  return std::find(missing.begin(), missing.end(), text) != missing.end();
+  constexpr std::array<std::string_view, 20> missing{
+      // pandas' words, and "?"
+      "",     "NA",   "N/A",     "n/a",      "<NA>",   "#NA",     "#N/A", "#N/A N/A", "NaN",  "nan",
+      "-NaN", "-nan", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null",     "None", "?"};
+  text = trimmed(text);
+  return contains(missing, text);
 }
 
 namespace {
@@ -203,6 +201,9 @@ class Moments {
   }
 
   double greatest() const noexcept { return greatest_; }  ///< absolute value
+
+  /// The distance of the numbers of float32 at `greatest`.
+  double step() const noexcept { return std::ldexp(greatest_, -23); }
 
  private:
   std::uint64_t count_ = 0;
@@ -257,7 +258,7 @@ class Numbers {
 };
 
 /// Adds the columns [first, first + moments.size()) of `numbers`, the bytes of [records, columns].
-void add(std::string_view numbers, std::size_t columns, std::size_t first,
+void add(std::string_view numbers, std::size_t columns, std::size_t first, Missing missing,
          std::span<Moments> moments) {
   if (moments.empty()) return;
   const std::size_t row_bytes = columns * sizeof(float);
@@ -265,7 +266,10 @@ void add(std::string_view numbers, std::size_t columns, std::size_t first,
   for (std::size_t at = 0; at < numbers.size(); at += row_bytes) {
     std::memcpy(row.data(), numbers.data() + at + first * sizeof(float),
                 row.size() * sizeof(float));
-    for (std::size_t i = 0; i < row.size(); ++i) moments[i].add(static_cast<double>(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const bool is_zero = missing == Missing::zero && std::isnan(row[i]);
+      moments[i].add(is_zero ? 0 : static_cast<double>(row[i]));
+    }
   }
 }
 
@@ -275,7 +279,8 @@ std::vector<Moments> moments_of(const TableSchema& schema, Source& source) {
   Numbers numbers(schema, source);
   std::vector<Moments> moments(numbers.columns());
   for (std::uint64_t begin = 0; begin < source.records(); begin += block) {
-    add(numbers.read(begin, std::min(begin + block, source.records())), moments.size(), 0, moments);
+    add(numbers.read(begin, std::min(begin + block, source.records())), moments.size(), 0,
+        schema.missing, moments);
   }
   return moments;
 }
@@ -310,7 +315,7 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
     const std::uint64_t at = std::min(begin + me * block, source.records());
     const auto blocks = ranks->gather(numbers.read(at, std::min(at + block, source.records())));
     if (!blocks) return std::nullopt;
-    for (const std::string_view one : *blocks) add(one, columns, first, moments);
+    for (const std::string_view one : *blocks) add(one, columns, first, schema.missing, moments);
   }
   Findings summed;
   summed.add(std::span<const Moments>(moments));
@@ -321,26 +326,49 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
   return moments;
 }
 
+/// Throws DataError for a column whose numbers float32 cannot tell apart well. Equal numbers of a
+/// target may have been rounded to one.
+void require_spread(const Source& source, const TableColumn& column, const Moments& moments,
+                    bool differ, bool is_target) {
+  constexpr double least_steps = 16;
+  constexpr double exact = 1 << 24;  // whole numbers of float32 up to this one are exact
+  const bool is_rounded = differ ? column.deviation < least_steps * moments.step()
+                                 : is_target && moments.greatest() >= exact;
+  if (!is_rounded) return;
+  throw DataError(source.place_of(0) + " and all others of this set: column " +
+                      in_quotes(column.name) + ": its numbers, up to " +
+                      shortest(moments.greatest()) +
+                      ", differ by too little for the 24 bits of float32",
+                  "subtract an offset from them" +
+                      std::string(is_target ? "" : ", or leave the column out: `ignore_columns`"));
+}
+
 }  // namespace
 
 void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize,
                  const OpeningRanks* ranks) {
   auto shared = shared_moments_of(schema, source, ranks);
   const std::vector<Moments> all = shared ? std::move(*shared) : moments_of(schema, source);
+  constexpr double most_as_is = 10;
   double least = std::numeric_limits<double>::infinity();
   double greatest = 0;
   std::size_t i = 0;
   for (TableColumn& column : schema.columns) {
     if (!column.categories.empty()) continue;
     const Moments& moments = all[i++];
-    if (!moments.set(column)) continue;
+    const bool differ = moments.set(column);
+    require_spread(source, column, moments, differ, false);
+    if (!differ && moments.greatest() <= most_as_is) continue;
     least = std::min(least, moments.greatest());
     greatest = std::max(greatest, moments.greatest());
   }
   if (schema.is_regression()) {
-    for (TableColumn& target : schema.targets) all[i++].set(target);
+    for (TableColumn& target : schema.targets) {
+      const Moments& moments = all[i++];
+      require_spread(source, target, moments, moments.set(target), true);
+    }
   }
-  const bool is_of_one_scale = greatest <= 2 * least && greatest <= 10 && least >= 0.1;
+  const bool is_of_one_scale = greatest <= 2 * least && greatest <= most_as_is && least >= 0.1;
   schema.standardized = standardize.value_or(!is_of_one_scale);
   schema.has_moments = true;
 }

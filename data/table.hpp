@@ -107,9 +107,6 @@ struct TableSchema {
 /// only where the targets do not tell it.
 std::uint64_t hash_of(const TableSchema& schema);
 
-/// `text` without blanks and tabs around it.
-std::string_view without_blanks(std::string_view text) noexcept;
-
 /// True for the usual texts of a missing value: empty, NA, N/A, NaN, null, None, ?, and such.
 bool is_missing(std::string_view text) noexcept;
 
@@ -139,8 +136,12 @@ TableSchema find_schema(std::span<const std::string> paths, const TableOptions& 
 /// Ranks    local.
 TableSchema find_classes(const std::string& path, const TableOptions& options);
 
-/// The text in TableSchema::classes of a label that is written as `text`: "7" of " 7.0".
-std::string class_text(std::string_view text);
+/// The text in TableSchema::classes of a label that is written as `text`; where all labels are
+/// whole numbers, "7" of " 7.0".
+std::string class_text(std::string_view text, bool are_whole);
+
+/// True if all classes are whole numbers.
+bool are_whole(std::span<const std::string> classes) noexcept;
 
 /// The feature of a number in `column`, one of schema.columns: standardized with
 /// schema.standardized; NaN: missing. Local.
@@ -150,23 +151,28 @@ float feature_of(const TableSchema& schema, const TableColumn& column, double nu
 /// train::Replica::predict): one text for each of schema.columns, in their order.
 ///
 ///   const auto& table = *saved.info.table;  // of a train::SavedNetwork
-///   const auto features = data::features_of(table, std::vector<std::string>{"5.1", "red"});
+///   const std::vector<std::string> texts = {"5.1", "red"};
+///   const auto features = data::features_of(table, saved.info.divide_by, texts);
 ///
 /// Returns  [schema.features()].
 /// Errors   throws DataError with the column: another number of texts; a text that is not a number
 ///          in a column of numbers; with Missing::error, a missing value or an unknown category.
 /// Ranks    local.
-std::vector<float> features_of(const TableSchema& schema, std::span<const std::string> texts);
+std::vector<float> features_of(const TableSchema& schema, float divide_by,
+                               std::span<const std::string> texts);
 
 class Source;
 
 /// Sets mean and deviation of columns of numbers and targets from the records of `source`, but for
 /// those of weight 0. It must have this schema without moments: missing numbers are NaN. Decides on
 /// `schema.standardized`: `standardize`, or if the largest absolute values of two columns differ by
-/// more than a factor of two, or one of them is above 10 or below 0.1.
+/// more than a factor of two, or one of them is above 10 or below 0.1. A column of equal numbers up
+/// to 10 is not compared.
 ///
 /// Sums are in double with compensation, in the order of the records, so the same on any number of
 /// ranks. Reads the records once, each rank its part of them; and each sums some columns of all.
+/// Errors   throws DataError for a column whose deviation is below 16 steps of float32 at its
+///          greatest number, and for a target of equal numbers that float32 may have rounded.
 /// Ranks    local; collective over `ranks`, unless that is null: see OpeningRanks (source.hpp).
 void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize,
                  const OpeningRanks* ranks = nullptr);

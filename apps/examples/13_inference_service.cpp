@@ -23,14 +23,15 @@ float finite_number(const std::string& word) {
 std::vector<float> features_in(const std::string& line, const train::SavedNetwork& saved) {
   const auto words = split_list(line);  // at commas
   if (words.empty()) throw DataError("the line is empty");
-  if (saved.info.table) return data::features_of(*saved.info.table, words);
+  const float divide_by = saved.info.divide_by;
+  if (saved.info.table) return data::features_of(*saved.info.table, divide_by, words);
   const std::size_t expected = saved.shape.features;
   if (words.size() != expected) {
     throw DataError(counted(words.size(), "number") + ", where an example has " +
                     std::to_string(expected));
   }
   std::vector<float> features;
-  for (const auto& word : words) features.push_back(finite_number(word) / saved.info.divide_by);
+  for (const auto& word : words) features.push_back(finite_number(word) / divide_by);
   return features;
 }
 

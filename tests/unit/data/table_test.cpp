@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/stored_source.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -271,6 +272,11 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
   CHECK_THAT(Table("label,a\n").error(), StartsWith("t.csv:2: no record"));
   CHECK_THAT(Table("label\n1\n").error(), Contains("no column of features"));
   CHECK_THAT(Table("label,a\nJos\xE9,2\n").error(), StartsWith("t.csv:2: 'Jos?' is not UTF-8"));
+  CHECK_THAT(Table("a,label\r\n1,u\r\r\n").error(), StartsWith("t.csv:2: 'u?' has a NUL or ends"));
+  CHECK_THAT(Table(std::string_view("a,label\n1,u\n2,v\0\n", 17)).error(),
+             StartsWith("t.csv:3: 'v?' has a NUL or ends"));
+  CHECK_THAT(Table("a,label\nInfinity,1\n-inf,2\n").error(),
+             Contains("'Infinity' is beyond the numbers of float32"));
   CHECK_THROWS_WITH(Table("label,abc\n1,2\n").find({.ignored = {"abd"}}),
                     Contains("no column is named 'abd'") && Contains("did you mean 'abc'"));
   std::string words = "label,a\n";
@@ -291,13 +297,15 @@ TEST_CASE("texts of a record become the features that its file gives", "[data][t
   const std::vector<Texts> records = {{"1", "20", "u"}, {" 3", "40.0", "v "}, {"5", "", "u"}};
   std::vector<float> features;
   for (const Texts& record : records) {
-    const auto row = data::features_of(schema, record);
+    const auto row = data::features_of(schema, 1, record);
     features.insert(features.end(), row.begin(), row.end());
   }
   CHECK(features == expected.x);
-  CHECK(data::features_of(schema, Texts{"1", "20", "w"})[3] == 0);
+  CHECK(data::features_of(schema, 1, Texts{"1", "20", "w"})[3] == 0);
+  CHECK(data::features_of(schema, 4, Texts{"4", "80", "u"}) ==
+        data::features_of(schema, 1, Texts{"1", "20", "u"}));
   const auto error = [&](const Texts& record) {
-    return message_of<DataError>([&] { data::features_of(schema, record); });
+    return message_of<DataError>([&] { data::features_of(schema, 1, record); });
   };
   CHECK_THAT(error({"1", "20"}), Contains("2 values for 3 columns"));
   CHECK_THAT(error({"1", "two", "u"}), StartsWith("column 'b': 'two' is not a finite number"));
@@ -389,7 +397,7 @@ TEST_CASE("a validation set is of the training records of a split", "[data][tabl
 TEST_CASE("standardized columns have mean 0 and deviation 1 over the training records",
           "[data][table]") {
   std::mt19937 random(3);
-  std::normal_distribution<float> normal(1e6F, 2.0F);
+  std::normal_distribution<float> normal(1e6F, 20.0F);
   std::string text = "a,label,b,constant\n";
   for (int i = 0; i < 2000; ++i) {
     text += (i % 100 == 0 ? "" : std::to_string(normal(random))) + "," + std::to_string(i % 3) +
@@ -415,6 +423,67 @@ TEST_CASE("standardized columns have mean 0 and deviation 1 over the training re
   CHECK(train.x[2] == 0.0F);
   CHECK_FALSE(Table("a,b,label\n1,0.9,0\n0,0,1\n1,1,1\n").split(0.3).train->table()->standardized);
   CHECK(Table("a,label\n100000,0\n120000,1\n140000,1\n").split(0.3).train->table()->standardized);
+  const auto is_standardized_with = [](const std::string& equal) {
+    std::string rows = "a,b,label\n";
+    for (const char* const a : {"1", "0.9", "-1", "0.8"}) {
+      rows += std::string(a) + "," + equal + ",1\n";
+    }
+    return Table(rows).split(0.25).train->table()->standardized;
+  };
+  CHECK_FALSE(is_standardized_with("5"));
+  CHECK(is_standardized_with("5000"));
+}
+
+TEST_CASE("missing numbers that are zeros are in means and deviations", "[data][table]") {
+  std::string text = "k,label\n";
+  std::string zeros = text;
+  for (int i = 0; i < 20; ++i) {
+    const std::string label = "," + std::to_string(i % 2) + "\n";
+    text += (i % 4 < 2 ? "" : "1000000") + label;
+    zeros += (i % 4 < 2 ? "0" : "1000000") + label;
+  }
+  const auto set = Table(text).split(0.2, {.missing = data::Missing::zero});
+  CHECK(set.train->table()->standardized);
+  CHECK(read_all(*set.train).x == read_all(*Table(zeros).split(0.2).train).x);
+}
+
+TEST_CASE("labels are one class only where they are one number or one text", "[data][table]") {
+  const auto classes = [](const std::vector<std::string>& labels) {
+    std::string text = "x,label\n";
+    for (const auto& label : labels) text += "1," + label + "\n";
+    return Table(text).find().classes;
+  };
+  using Classes = std::vector<std::string>;
+  CHECK(classes({"7", " 7.0", "10", "1e1"}) == Classes{"7", "10"});
+  CHECK(classes({"007", "7", "7A", "1e1", "10"}) == Classes{"007", "10", "1e1", "7", "7A"});
+  CHECK(classes({"18446744073709551615", "18446744073709551614", "5"}) ==
+        Classes{"18446744073709551614", "18446744073709551615", "5"});
+  CHECK(classes({"9007199254740992", "9007199254740993"}).size() == 2);
+  const Table table("x,label\n1,01e2\n2,1A2\n3,100\n4,01e2\n");
+  CHECK(table.read(table.find()).labels == std::vector<std::int32_t>{0, 2, 1, 0});
+}
+
+TEST_CASE("numbers that float32 cannot tell apart are refused", "[data][table]") {
+  const auto error_of = [](const std::string& column, double offset, double distance,
+                           std::optional<data::Task> task) {
+    std::string text = column + ",other\n";
+    for (int i = 0; i < 40; ++i) {
+      text += with_decimals(offset + distance * i, 2) + "," + std::to_string(i % 3) + "\n";
+    }
+    const TableOptions options = {.task = task, .label_columns = {task ? column : "other"}};
+    return message_of<DataError>([&] { Table(text).split(0.2, options); });
+  };
+  for (const auto& [offset, distance] : {std::pair{17e8, 2.0}, {3e7, 0.5}, {-17e8, 2.0}}) {
+    CHECK_THAT(
+        error_of("time", offset, distance, std::nullopt),
+        Contains("column 'time'") && Contains("24 bits of float32") && Contains("ignore_columns"));
+  }
+  CHECK_THAT(error_of("time", 17e8, 0.25, std::nullopt),
+             Contains("column 'time': its numbers are all '1700000000.00' in the 24 bits"));
+  for (const auto& [offset, distance] : {std::pair{17e8, 2.0}, {17e8, 0.25}}) {
+    CHECK_THAT(error_of("time", offset, distance, data::Task::regression),
+               Contains("column 'time'") && Contains("subtract an offset"));
+  }
 }
 
 }  // namespace
