@@ -366,7 +366,10 @@ void require_valid(const OptimizerOptions& options) {
   require_share("beta1", options.beta1);
   require_share("beta2", options.beta2);
   require_share("momentum", options.momentum);
-  require_positive("epsilon", options.epsilon, 1e-7);
+  if (!(options.epsilon >= 1e-12 && std::isfinite(static_cast<float>(options.epsilon)))) {
+    refuse("`epsilon=" + shortest(options.epsilon) + "`: not a finite float32 of at least 1e-12",
+           "give one, such as 1e-07");
+  }
   require_positive("trust", options.trust, 1e-3);
   const auto decay = static_cast<float>(options.weight_decay);
   if (!(decay >= 0 && std::isfinite(decay))) {

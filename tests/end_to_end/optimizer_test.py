@@ -71,7 +71,7 @@ REFUSED = {
     "--weight-decay -0.1": ["--weight-decay -0.1", "not a finite float32 of at least 0"],
     "--weight-decay much": ["weight-decay", "'much' is not a finite number"],
     "--clip-norm 0": ["--clip-norm 0.0", "not a finite float32 above 0"],
-    "--epsilon 1e-46": ["--epsilon 1e-46", "not a finite float32 above 0"],
+    "--epsilon 1e-13": ["--epsilon 1e-13", "not a finite float32 of at least 1e-12"],
     "--clip-norm 1 --clip-value 1": ["--clip-norm", "--clip-value", "use one of them"],
     "--optimizer sgd --beta2 0.5": ["--beta2 with --optimizer sgd", "does not use it", "adamw"],
     "--trust 5": ["--trust with --optimizer adam", "lars"],
