@@ -135,9 +135,11 @@ std::vector<std::size_t> channels_of(const nn::NetworkShape& shape,
     channels.push_back(keeps                                    ? before
                        : sizes[i].output.image && !is_embedding ? sizes[i].output.channels
                                                                 : 1);
-    if (!std::holds_alternative<nn::Concatenate>(function) || sizes[i].output.image) continue;
+    const bool is_concatenate = std::holds_alternative<nn::Concatenate>(function);
+    if (!is_concatenate && !std::holds_alternative<nn::Add>(function)) continue;
+    if (sizes[i].output.image) continue;
     for (const std::size_t from : sizes[i].from) {
-      if (channels[from] == 1) continue;
+      if (channels[from] == (is_concatenate ? 1 : before)) continue;
       throw ConfigError("`init_layout=pytorch`: " + shape.layer_text(i) +
                             " joins flattened images, whose values PyTorch orders differently",
                         "convert the weights to Lockstep's layout first");

@@ -193,6 +193,9 @@ class FineTuning(command.CommandTest):
         text = self.folder / "text.safetensors"
         text.write_text("no tensors at all")
         known = TORCH_FLAGS
+        mixed = (TORCH.replace('kind = "flatten"', 'kind = "flatten"\nname = "flat"')
+                 .replace('name = "fc"\nwidth = 8', 'name = "fc"\nwidth = 27') + layer("add", from_=["flat", "fc"]))
+        self.assertEqual(mixed.count('"flat"') + mixed.count("27"), 3)
         cases = (
             (BODY, ("--init", self.folder / "none"), 65, ["none: no such run, checkpoint or file", "safetensors"]),
             (BODY, ("--init", text), 65, ["text.safetensors: byte 0", "header"]),
@@ -213,6 +216,7 @@ class FineTuning(command.CommandTest):
             (TORCH, ("--init", more, known, "--init-ignore extre"), 2, ["has no tensor 'extre'"]),
             (TORCH, ("--init", torch, known.replace("=head", "=heat")), 2, ["no tensor 'heat.weight'", "'head.weight'"]),
             (TORCH, ("--init", torch, known.replace("=head", "=head,fc=head")), 65, ["'head.weight' has the shape"]),
+            (mixed, ("--init", torch, known), 2, ["(add)", "joins flattened images", "PyTorch orders differently"]),
             (BODY.replace('name = "fc"', 'name = "fc"\nfreeze = 1'), (), 2, ["own.toml:", "freeze: 1 is neither true"]),
         )
         for number, (layers, args, code, needles) in enumerate(cases):
