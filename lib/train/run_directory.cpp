@@ -374,7 +374,8 @@ ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
         {"reduce", seconds.reduce},
         {"update", seconds.update}}},
       {"seconds_before_exchange", report.seconds_before_exchange},
-      {"startup_seconds", report.startup_seconds},
+      {"startup_seconds",
+       report.startup_seconds > 0 ? ordered_json(report.startup_seconds) : ordered_json(nullptr)},
       {"evaluation_seconds", report.evaluation_seconds},
       {"checkpoint_seconds", report.checkpoint_seconds},
       {"examples_per_second", report.examples_per_second},
@@ -416,7 +417,9 @@ std::string RunDirectory::summary(const char* status, const RunReport* report, E
                   {"plan_digest", to_hex(facts_.plan_digest)}});
   if (report != nullptr) summary.update(report_json(*report, facts_.checkpoint));
   for (const LostRanks& lost : facts_.lost) {
-    summary["losses"].push_back({{"step", lost.step}, {"ranks", lost.ranks}});
+    for (const int rank : lost.ranks) {
+      summary["ranks_lost"].push_back({{"rank", rank}, {"step", lost.step}});
+    }
   }
   for (const Fault& fault : facts_.faults) {
     summary["faults"].push_back(

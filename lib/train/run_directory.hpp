@@ -29,7 +29,8 @@
 //                              "r2": 0.98, "rmse": 12.6}, ...]; its epochs have "train_r2" and
 //                              "test_r2" in place of accuracies, and its steps no "accuracy"
 //   "shares"                   with `balance`, leaves of a batch: a number for each rank, as above
-//   "losses"                   ranks that were lost: [{"step": 144, "ranks": [2]}]
+//   "ranks_lost"               ranks that were lost, and the completed step from which the others
+//                              went on: [{"rank": 2, "step": 144}]
 //   "faults"                   faults that were corrected: [{"step": 20, "rank": 2}]; null: unknown
 // Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.

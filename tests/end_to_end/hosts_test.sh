@@ -119,8 +119,8 @@ without() {  # without NAME LOSSES TEXT...: LOSSES is a script, run once trainin
 # shellcheck disable=SC2016
 without losses 'until_step 100; kill_rank 3; until_step 500; kill -9 "$(cat "$LOCKSTEP_HOSTS/h1.pid")"' \
   'rank 3 ended; 3 ranks go on' 'ranks 0-1 ended; 1 rank goes on' 'training goes on after step'
-[ "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["losses"][-1]["ranks"])' "$folder/losses/summary.json")" = \
-  "[0, 1]" ] || fail "summary.json does not name the last loss"
+[ "$(python3 -c 'import json, sys; print([lost["rank"] for lost in json.load(open(sys.argv[1]))["ranks_lost"]])' \
+  "$folder/losses/summary.json")" = "[3, 0, 1]" ] || fail "summary.json does not name the lost ranks"
 without parted 'until_step 100; ip link set v2 down' 'ranks 2-3 ended; 2 ranks go on' 'training goes on after step'
 [ "$(xargs <"$folder/parted/.members")" = "0 1" ] || fail "ranks $(xargs <"$folder/parted/.members") go on, not 0 and 1"
 

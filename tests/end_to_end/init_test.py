@@ -128,7 +128,7 @@ class FineTuning(command.CommandTest):
         argv = mpirun(3, "train", *flags, "--survive --snapshot-every 4 --run-dir", lost, options=RECOVERY)
         self.assert_ends(call(argv, env=faults("kill:rank=1,step=2,phase=data")), 0)
         summary = Run(lost).summary
-        self.assertEqual([loss["ranks"] for loss in summary["losses"]], [[1]])
+        self.assertEqual([loss["rank"] for loss in summary["ranks_lost"]], [1])
         self.assertEqual(summary["weights_hash"], whole.summary["weights_hash"])
 
     def test_a_frozen_layer_in_the_middle(self):

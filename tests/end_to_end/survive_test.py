@@ -70,9 +70,9 @@ class Survive(command.CommandTest):
         self.assert_says(result.err, ["ended; 1 rank goes on", "rank 1 ended", "training goes on after step"], result)
         self.assert_says(result.out, "test", result)
         self.assert_undisturbed(made, result)
-        losses = made.summary["losses"]
-        self.assertEqual(sorted(rank for loss in losses for rank in loss["ranks"]), [0, 1, 3], losses)
-        self.assertTrue(all(0 < loss["step"] < STEPS for loss in losses), losses)
+        lost = made.summary["ranks_lost"]
+        self.assertEqual(sorted(loss["rank"] for loss in lost), [0, 1, 3], lost)
+        self.assertTrue(all(0 < loss["step"] < STEPS for loss in lost), lost)
 
     def test_ranks_are_killed_in_each_phase(self):
         """A checkpoint of step 105, the evaluation after step 200, and reading the batch of step 301."""
@@ -82,10 +82,10 @@ class Survive(command.CommandTest):
         result = finish(process)
         self.assert_ends(result, 0)
         self.assert_undisturbed(made, result)
-        losses = made.summary["losses"]
-        self.assertEqual([loss["ranks"] for loss in losses], [[0], [2], [1]], losses)
-        for loss, step in zip(losses, (105, 200, 300)):
-            self.assertTrue(step - 16 <= loss["step"] <= step, losses)
+        lost = made.summary["ranks_lost"]
+        self.assertEqual([loss["rank"] for loss in lost], [0, 2, 1], lost)
+        for loss, step in zip(lost, (105, 200, 300)):
+            self.assertTrue(step - 16 <= loss["step"] <= step, lost)
 
     def test_a_rank_that_hangs_is_killed(self):
         process, made, ranks = self.begin(3, f"--timeout {TIMEOUT}")
@@ -102,7 +102,7 @@ class Survive(command.CommandTest):
         for name, fault, flags, found, lost in (
                 # All ranks get the weights of rank 0, so they are equal at the end of the epoch, after step 100.
                 ("weight", "flip-weight:rank=0,step=98,times=always", "", [0, 0], [0]),
-                ("weight-once", "flip-weight:rank=1,step=60", "--sentinel-steps 1", [1], None),
+                ("weight-once", "flip-weight:rank=1,step=60", "--sentinel-steps 1", [1], []),
                 # Rank 2 is audited in every fourth step.
                 ("product", "flip-product:rank=2,step=60,times=always", "--audit-every 1 --leaf 5", [2, 2], [2])):
             with self.subTest(name):
@@ -114,8 +114,7 @@ class Survive(command.CommandTest):
                 self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
                 self.assertEqual(without_times(made.metrics), without_times(whole.metrics), str(result))
                 self.assertEqual([fault["rank"] for fault in made.summary["faults"]], found, str(result))
-                losses = made.summary.get("losses")
-                self.assertEqual(losses and losses[0]["ranks"], lost, str(result))
+                self.assertEqual([loss["rank"] for loss in made.summary.get("ranks_lost", [])], lost, str(result))
                 self.assert_says(result.err, ["ms after the fault was found"], result)
 
     def test_a_fault_that_cannot_be_corrected(self):
