@@ -61,6 +61,35 @@ TEST_CASE("prefetch(n) reads n batches ahead of the last one taken", "[distribut
   CHECK(*once.position == 4);
 }
 
+TEST_CASE("batches are read ahead as the options say, and a function's as it says",
+          "[distribute]") {
+  struct Case {
+    bool function;
+    std::size_t in_pipeline;              // the depth of its prefetch; 0: none
+    std::optional<std::size_t> prefetch;  // the option
+    std::int64_t read;                    // batches, when one was taken
+  };
+  const auto [function, in_pipeline, prefetch, read] =
+      GENERATE(Case{false, 0, std::nullopt, 2}, Case{false, 0, 0, 1}, Case{false, 0, 5, 6},
+               Case{true, 0, std::nullopt, 1}, Case{true, 2, std::nullopt, 3});
+  const ReadOnce once;
+  on_all(1, [&, function = function, in_pipeline = in_pipeline,
+             prefetch = prefetch](comm::Communicator& comm) {
+    Strategy strategy(comm);
+    auto batches = once.numbers().batch(1);
+    if (in_pipeline > 0) batches = batches.prefetch(in_pipeline);
+    auto data = function ? strategy.distribute_datasets_from_function(
+                               [&](const InputContext&) { return batches; })
+                         : strategy.distribute_dataset(
+                               batches, {.policy = ShardPolicy::data, .prefetch = prefetch});
+    auto iterator = data.make_iterator();
+    iterator.next();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return 0;
+  });
+  CHECK(*once.position == read);
+}
+
 TEST_CASE("a stream that can be read once is started once and loses nothing", "[distribute]") {
   const bool function = GENERATE(false, true);
   const bool iterator_first = GENERATE(false, true);

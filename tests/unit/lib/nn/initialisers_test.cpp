@@ -48,10 +48,14 @@ TEST_CASE("the tutorial's first weights equal TensorFlow's", "[nn]") {
   const auto digits = [](double expected) { return Approx(expected).margin(6e-9).epsilon(0); };
   const auto w1 = block.logical_value(2);
   CHECK(w1[0] == digits(0.03879054));
+  CHECK(w1[1] == digits(0.05662613));
+  CHECK(w1[2] == digits(0.01019798));
   CHECK(w1[3] == digits(-0.06431811));
   CHECK(sum(w1) == Approx(-47.9090421).epsilon(1e-8));
   const auto w2 = block.logical_value(4);
   CHECK(w2[0] == digits(0.05950198));
+  CHECK(w2[1] == digits(0.08686052));
+  CHECK(w2[2] == digits(0.015643));
   CHECK(w2[3] == digits(-0.09865949));
   CHECK(sum(w2) == Approx(-4.17751552).epsilon(1e-8));
   for (const std::size_t bias : {1, 3, 5}) CHECK(sum(block.logical_value(bias)) == 0);
