@@ -343,14 +343,18 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
   if (launching::is_rank(launch)) {
     return launching::run_over_mpi(
         launch,
-        [&](comm::MpiCommunicator& mpi) {
+        [&](comm::MpiCommunicator& mpi, const auto& connected) {
           comm::together(mpi, [&] {
             if (parse_error) std::rethrow_exception(parse_error);
           });
           const auto config = agreed_config(syntax, arguments, mpi);
           require_fitting_launch(config, mpi);
-          if (syntax.over_mpi) return command(arguments, config, mpi);
+          if (syntax.over_mpi) {
+            connected();
+            return command(arguments, config, mpi);
+          }
           const auto shared = launching::share_nodes(config.backend, mpi, config.survive);
+          connected();
           comm::Communicator& comm = shared ? *shared : mpi;
           launching::warn_of_problems(comm);
           command(arguments, config, comm);
@@ -363,10 +367,12 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
   if (!arguments.given("ranks")) launching::require_no_batch_shell(launch, syntax.command);
   if (config.backend == "mpi" || config.backend == "shared") {
     require_one_rank(config);
-    return launching::run_over_mpi(std::nullopt, [&](comm::MpiCommunicator& mpi) {
-      const auto shared = launching::share_nodes(config.backend, mpi);
-      command(arguments, config, shared ? *shared : mpi);
-    });
+    return launching::run_over_mpi(
+        std::nullopt, [&](comm::MpiCommunicator& mpi, const auto& connected) {
+          const auto shared = launching::share_nodes(config.backend, mpi);
+          connected();
+          command(arguments, config, shared ? *shared : mpi);
+        });
   }
   launching::run_over_threads(config.ranks, [&](comm::Communicator& comm) {
     if (!syntax.over_mpi && comm.size() > 1) launching::warn_of_problems(comm);

@@ -27,6 +27,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/hosts.hpp"
 #include "lockstep/launch/watchdog.hpp"
+#include "lockstep/train/run_directory.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -140,12 +141,21 @@ struct Ended {
   bool hung = false;       ///< the launcher outlived its ranks, and was killed
 };
 
-/// True if a watchdog has ended the job of this run since `began`.
-bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began) {
+bool is_written_since(std::filesystem::file_time_type began, const std::filesystem::path& path) {
   std::error_code error;
-  const auto path = std::filesystem::path(run) / "flight" / launching::diagnosis_name;
   const auto written = std::filesystem::last_write_time(path, error);
   return !error && written >= began;
+}
+
+/// True if a watchdog has ended the job of this run since `began`.
+bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began) {
+  return is_written_since(began, std::filesystem::path(run) / "flight" / launching::diagnosis_name);
+}
+
+/// True if the job has begun to train this run since `began`, and has not finished it.
+bool is_unfinished(const std::string& run, std::filesystem::file_time_type began) {
+  return is_written_since(began, std::filesystem::path(run) / "summary.json") &&
+         !train::is_finished(run);
 }
 
 std::filesystem::path exit_code_of(const std::string& run) {
@@ -187,6 +197,8 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
       if (const auto code = code_of_ranks(run, ended.was_asked)) {
         ended = {*code, ended.was_asked, false};
+      } else if (ended.code == 0 && is_unfinished(run, began)) {
+        ended.code = static_cast<int>(ExitCode::timeout);  // mpirun's recovery ignores killed ranks
       }
       return ended;
     }

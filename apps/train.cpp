@@ -161,7 +161,7 @@ void warn_of_missing_records(const train::RunDirectory& directory, std::uint64_t
                              std::uint64_t epochs) {
   const auto warn = [&](const char* file, const char* noun, std::uint64_t there,
                         std::uint64_t trained) {
-    if (there == trained) return;
+    if (there >= trained) return;
     launching::print_warning(fmt::format("{} records {} of the {} before the checkpoint",
                                          (directory.path() / file).string(), grouped(there),
                                          counted(trained, noun)));
@@ -449,6 +449,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory_->finish(report);
+  record_end(static_cast<int>(ExitCode::success));
   const auto& last = directory_->last_checkpoint();
   const std::string saved = (last.empty() && resume_ ? resume_->checkpoint : last).string();
   directory_.reset();  // no later error makes it a failed run

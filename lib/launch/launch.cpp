@@ -93,9 +93,9 @@ constexpr double seconds_to_leave = 5;
           exit_code(error));
 }
 
-int run_rank(comm::MpiCommunicator& comm, const MpiRankBody& body) {
+int run_rank(comm::MpiCommunicator& comm, const std::function<void()>& body) {
   try {
-    body(comm);
+    body();
     comm.finish();
     return static_cast<int>(ExitCode::success);
   } catch (const comm::AgreedError& error) {
@@ -147,9 +147,8 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
     if (is_first_of_host(launch)) remove_mpi_leftovers();
     const comm::MpiSession session;
     comm::MpiCommunicator comm;
-    limit.reset();
     if (launch) comm::require_promised_world(*launch, comm.size(), comm::mpi_version());
-    return run_rank(comm, body);
+    return run_rank(comm, [&] { body(comm, [&] { limit.reset(); }); });
   } catch (const ConfigError& error) {  // the same in every process of the launch
     const bool first = !launch || launch->rank == 0 || launch->ranks == 0;  // 0: unknown
     if (first) {
@@ -302,6 +301,7 @@ void survive(comm::Communicator& comm, const RankBody& body,
   // The PMIx server of srun ends the step when a task ends that has not called MPI_Finalize, and
   // the communicators of survivable ranks need no MPI.
   if (comm::srun_recovers()) comm::finalize_mpi();
+  const auto launcher = ::getppid();
   auto* group = &comm;
   for (std::unique_ptr<comm::Communicator> own;;) {
     try {
@@ -312,6 +312,11 @@ void survive(comm::Communicator& comm, const RankBody& body,
       end_rank(*group, code, comm.place(), own != nullptr);
     } catch (const comm::RankLost&) {
       // Handled below, after all objects of body() are destroyed.
+    }
+    if (::getppid() != launcher) {  // then all ranks end, one soon after the other
+      end_job(
+          "rank " + std::to_string(comm.rank()) + ": the launcher has ended, so this rank ends too",
+          static_cast<int>(ExitCode::timeout));
     }
     auto living = group->living();
     if (living->rank() == 0) {
@@ -414,8 +419,9 @@ void run_named(Work work) {
 }
 
 int run_over_launcher(const std::optional<comm::Launch>& launch, const RankBody& body) {
-  return launching::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi) {
+  return launching::run_over_mpi(launch, [&](comm::MpiCommunicator& mpi, const auto& connected) {
     const auto shared = launching::share_nodes("auto", mpi);
+    connected();
     run_named([&] { body(shared ? *shared : static_cast<comm::Communicator&>(mpi)); });
   });
 }

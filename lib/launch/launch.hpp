@@ -51,7 +51,10 @@ int run_replicas(int argc, char** argv, const RankProgram& body) noexcept;
 // The parts of run_replicas(), for programs with their own arguments.
 namespace launching {
 
-using MpiRankBody = std::function<void(comm::MpiCommunicator&)>;
+/// `connected` is to be called, once, when the ranks have connected otherwise than over MPI, or
+/// will not.
+using MpiRankBody =
+    std::function<void(comm::MpiCommunicator&, const std::function<void()>& connected)>;
 
 /// True if this process is a rank of an MPI world, according to `launch`. Local.
 ///
@@ -68,9 +71,10 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 ///
 /// Prints errors. A comm::AgreedError that all ranks throw is printed by rank 0. After any other
 /// error, and after an AgreedError that not all ranks throw within 5 seconds, the rank prints it
-/// and ends the whole job, because its peers may be waiting in a collective. If MPI has not started
-/// after `start_seconds`, ends the process with code 86. Before MPI starts, one rank of each host
-/// removes what dead processes left of MPI.
+/// and ends the whole job, because its peers may be waiting in a collective. If `body` has not
+/// called `connected` after `start_seconds`, ends the process with code 86: MPI may wait for ever
+/// for a rank that has ended. Before MPI starts, one rank of each host removes what dead processes
+/// left of MPI.
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
                  double start_seconds = 600);
 

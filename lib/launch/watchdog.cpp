@@ -157,13 +157,14 @@ StartLimit::StartLimit(int rank, double seconds) {
   const auto parent = ::getppid();
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
-  thread_ = start_thread("that limits the time of MPI_Init", [=](const std::stop_token& stop) {
+  thread_ = start_thread("that limits the time of the start", [=](const std::stop_token& stop) {
     while (sleep_unless_stopped(stop, interval)) {
       const bool is_over = std::chrono::steady_clock::now() > end;
       if (is_over) {
-        print_error("rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
-                    " s in MPI_Init\n  remedy: start the same program and subcommand on all ranks, "
-                    "and look for ranks that have ended; `timeout` sets the limit");
+        print_error(
+            "rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
+            " s in the start\n  remedy: start the same program and subcommand on all ranks, "
+            "and look for ranks that have ended; `timeout` sets the limit");
         comm::abort_job(static_cast<int>(ExitCode::timeout));
       }
       if (::getppid() != parent) std::_Exit(static_cast<int>(ExitCode::timeout));

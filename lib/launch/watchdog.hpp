@@ -53,8 +53,9 @@ class Watchdog {
 /// The time limit of a start, where that of a step is `seconds`.
 double start_limit(double seconds) noexcept;
 
-/// Ends this process with code 86 if it exists for longer than `seconds`: for MPI_Init, which waits
-/// for ever for a rank that has ended or runs another program. Ends it too when the launcher ends.
+/// Ends this process with code 86 if it exists for longer than `seconds`: for MPI_Init and the
+/// first collectives of MPI, which wait for ever for a rank that has ended or runs another program.
+/// Ends it too when the launcher ends.
 class StartLimit {
  public:
   /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second

@@ -123,6 +123,20 @@ ordered_json epoch_json(const EpochReport& epoch) {
   return json;
 }
 
+/// The steps and epochs that stay recorded when a run goes on in its folder: also those before its
+/// newest checkpoint, from which it is resumed if it ends before it gets there again.
+std::pair<std::uint64_t, std::uint64_t> last_recorded(const std::filesystem::path& run,
+                                                      const Continued& begin) {
+  const auto checkpoints = checkpoints_in(run / "checkpoints");
+  for (auto at = checkpoints.rbegin(); at != checkpoints.rend() && at->first > begin.steps; ++at) {
+    try {
+      return {at->first, std::max(begin.epochs, read_state(at->second).position.epoch)};
+    } catch (const DataError&) {  // damaged: no run is resumed from it
+    }
+  }
+  return {begin.steps, begin.epochs};
+}
+
 [[noreturn]] void leave_to_others(const std::filesystem::path& path, const std::string& why) {
   throw Error(ExitCode::timeout, path.string() + ": " + why + ", so the ranks here end",
               "resume from a checkpoint if the job does not go on elsewhere");
@@ -205,23 +219,37 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   resumed_from_ = begin.checkpoint;
   if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);
-  metrics_.emplace(path_ / "metrics.jsonl", records_up_to(R"({"step":)", begin.steps));
+  const auto [steps, epochs] =
+      begin.in_place ? last_recorded(path_, begin) : std::pair(begin.steps, begin.epochs);
+  metrics_.emplace(path_ / "metrics.jsonl", records_up_to(R"({"step":)", steps));
   JsonPlace place = {path_ / "epochs.jsonl", 0,
                      "restore the file, or remove it: training goes on without it"};
-  const auto keeps = records_up_to(R"({"epoch":)", begin.epochs);
+  const auto keeps = records_up_to(R"({"epoch":)", epochs);
   epochs_.emplace(place.path, [&](std::string_view line) {
     ++place.line;
-    if (epoch_lines_.size() == begin.epochs) return false;
+    if (epoch_lines_.size() == epochs) return false;
     parse_object(std::string(line), place);  // an error if it is damaged
     if (!keeps(line)) return false;
     epoch_lines_.emplace_back(line);
     return true;
   });
-  steps_ = begin.steps;
+  steps_ = steps;
+  epochs_recorded_ = epochs;
   write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }
 
 void RunDirectory::on_step(const StepReport& report) {
+  if (report.step > steps_) record(report);
+  const auto now = Clock::now();
+  if (now - flushed_ < flush_interval) return;
+  flush();
+  flushed_ = now;
+  const bool saved =
+      saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (saved) finish_checkpoint();  // an error ends the run now, not at the next checkpoint
+}
+
+void RunDirectory::record(const StepReport& report) {
   ordered_json line = {{"step", report.step},
                        {"epoch", report.epoch},
                        {"examples", report.examples},
@@ -234,17 +262,12 @@ void RunDirectory::on_step(const StepReport& report) {
   for (const auto& [tensor, hash] : report.hashes) line["hashes"][tensor] = to_hex(hash);
   metrics_->write(line.dump());
   steps_ = report.step;
-  const auto now = Clock::now();
-  if (now - flushed_ < flush_interval) return;
-  flush();
-  flushed_ = now;
-  const bool saved =
-      saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-  if (saved) finish_checkpoint();  // an error ends the run now, not at the next checkpoint
 }
 
 void RunDirectory::on_epoch(const EpochReport& report) {
   flush();
+  if (report.epoch <= epochs_recorded_) return;
+  epochs_recorded_ = report.epoch;
   epoch_lines_.push_back(epoch_json(report).dump());
   epochs_->write(epoch_lines_.back());
   epochs_->flush();
@@ -304,6 +327,7 @@ void RunDirectory::on_checkpoint(const DueCheckpoint& due) {
   const TrainingState state = {.position = due.position, .settings = facts_.settings};
   const auto save = [this, info, state, &snapshot = due.snapshot] {
     const auto folder = path_ / "checkpoints";
+    claim_folder(folder);  // throws if the run's folder was removed or moved, and creates no other
     auto saved = save_checkpoint(folder, snapshot, info, &state);
     remove_old_checkpoints(folder, info.step, retention_.newest, retention_.every,
                            state.position.best.step);

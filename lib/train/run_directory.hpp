@@ -112,7 +112,8 @@ class RunDirectory final : public Observer {
   ///
   /// `continued`: keeps the records of the steps and epochs before this point, and drops later ones
   /// and damaged ones of steps; in another folder than the checkpoint's run, begins with copies of
-  /// them. Temporary files of killed processes are removed.
+  /// them. In place, keeps also those before the newest checkpoint, which are not recorded again.
+  /// Temporary files of killed processes are removed.
   ///
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
   /// first to lock the folder. The file .members contains its ranks.
@@ -148,6 +149,7 @@ class RunDirectory final : public Observer {
   void end(ExitCode code, const std::string& cause) noexcept;
 
  private:
+  void record(const StepReport& report);
   void require_in_place() const;
   std::string summary(const char* status, const RunReport* report, ExitCode code,
                       const std::string& cause) const;
@@ -164,7 +166,8 @@ class RunDirectory final : public Observer {
   std::future<std::filesystem::path> saving_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
-  std::uint64_t steps_ = 0;  ///< completed
+  std::uint64_t steps_ = 0;            ///< recorded
+  std::uint64_t epochs_recorded_ = 0;  ///< or missing in epochs.jsonl
   std::chrono::steady_clock::time_point renewed_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::duration renewal_{};  ///< time that the last renewal took
   std::jthread saver_;  ///< last member: joined before the others are destroyed

@@ -311,7 +311,7 @@ class Faults(command.CommandTest):
                 self.assert_refused(result, 2, ["cannot start a thread", purpose, "ulimit -u"], SOON)
         result = call(self.job("FAULT_THREAD=1", *train, ranks="mpirun"))  # no rank can ask the others yet
         self.assert_ends(result, 2)
-        self.assert_says(result.err, ["cannot start a thread that limits the time of MPI_Init", "ulimit -u"], result)
+        self.assert_says(result.err, ["cannot start a thread that limits the time of the start", "ulimit -u"], result)
 
     def test_a_checkpoint_that_the_disk_refuses(self):
         """EIO, in a write or when the data is synced: the checkpoint before it stays, and nothing of the new one."""

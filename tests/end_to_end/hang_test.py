@@ -74,7 +74,7 @@ class Hang(command.CommandTest):
         for argv, code in ((job, 86), (recovery, 1)):
             result = command.call(argv)
             self.assert_ends(result, code)
-            self.assert_says(result.err, ["rank 0 waited for 5 s in MPI_Init", "the same program", "--timeout"], result)
+            self.assert_says(result.err, ["rank 0 waited for 5 s in the start", "the same program", "--timeout"], result)
 
     def test_a_run_without_a_fault(self):
         made = self.train(command.SMALL, ranks=2)

@@ -8,6 +8,7 @@ import unittest
 import command
 from command import finish, mpirun, run, seconds, start, words
 from failure_test import children
+from survive_test import RECOVERY
 
 JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "
        "--keep 100 --progress off")
@@ -20,9 +21,9 @@ def launch(*args, flags=""):
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
 class Launch(command.CommandTest):
-    def begin(self, ranks, job=JOB, **options):
+    def begin(self, ranks, job=JOB, recovery="", **options):
         made = command.Run(self.folder / "run")
-        process = start(launch(*mpirun(ranks, "train", job, "--run-dir", made.folder)), **options)
+        process = start(launch(*mpirun(ranks, "train", job, "--run-dir", made.folder, options=recovery)), **options)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         return process, made
 
@@ -51,6 +52,17 @@ class Launch(command.CommandTest):
         whole = self.train(JOB, name="whole")
         self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
         self.assertEqual(made.losses, whole.losses)
+        self.assertEqual(len(made.losses), STEPS)
+
+    def test_survivors_that_are_all_killed_are_replaced(self):
+        """Of which mpirun's recovery says nothing: it returns 0."""
+        process, made = self.begin(3, JOB + " --survive", RECOVERY)
+        for rank in self.mpirun_and_ranks(process, made, 50)[1]:
+            os.kill(rank, signal.SIGKILL)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, ["ended with code 86 in step", "restart 1 follows"], result)
+        self.assertEqual(made.summary["status"], "finished")
         self.assertEqual(len(made.losses), STEPS)
 
     def test_a_request_to_stop_is_passed_on(self):

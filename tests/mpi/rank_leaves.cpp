@@ -44,8 +44,10 @@ void run(std::string_view what, comm::Communicator& comm) {
 }  // namespace
 
 int main(int, char** argv) {
-  return launching::run_over_mpi(comm::detect_launcher(), [&](comm::MpiCommunicator& mpi) {
-    const auto shared = launching::share_nodes(argv[1], mpi);
-    run(argv[2], shared ? *shared : static_cast<comm::Communicator&>(mpi));
-  });
+  return launching::run_over_mpi(
+      comm::detect_launcher(), [&](comm::MpiCommunicator& mpi, const auto& connected) {
+        const auto shared = launching::share_nodes(argv[1], mpi);
+        connected();
+        run(argv[2], shared ? *shared : static_cast<comm::Communicator&>(mpi));
+      });
 }

@@ -106,6 +106,47 @@ TEST_CASE("a hash is of name, shape and values", "[checkpoint]") {
   CHECK(nn::weights_hash(block) == all.value());
 }
 
+TEST_CASE("ranks that go on keep the records before the newest checkpoint", "[run]") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "run";
+  const SmallNetwork small;
+  const optim::OptimizerOptions adam;
+  const Snapshot snapshot(small.network.shape(), small.network.loss_function(),
+                          small.network.parameters().layout(), &adam);
+  const auto record = [&](RunDirectory& directory, std::uint64_t from, std::uint64_t to) {
+    for (std::uint64_t step = from; step <= to; ++step) {
+      const std::uint64_t epoch = (step + 1) / 2;  // of two steps
+      directory.on_step({step, epoch, 128, 2.0, 0.5, 0.004});
+      if (step % 2 == 0) directory.on_epoch({.epoch = epoch, .weights_hash = step});
+    }
+  };
+  const auto open = [&](const std::optional<Continued>& continued) {
+    return RunDirectory(path.string(), "epochs = 5\n", {.version = "1", .ranks = 2}, {}, continued);
+  };
+  {
+    auto directory = open(std::nullopt);
+    record(directory, 1, 5);
+    directory.on_checkpoint({snapshot, {.epoch = 2, .step = 1}, 5, 5 * 128});
+    directory.finish_checkpoint();
+    record(directory, 6, 8);
+    directory.flush();
+  }
+  const Continued loss = {.checkpoint = "", .steps = 1, .epochs = 0, .in_place = true};
+  {
+    auto directory = open(loss);
+    CHECK(directory.recorded_steps() == 5);
+    CHECK(directory.recorded_epochs() == 2);
+    record(directory, 2, 3);
+  }
+  auto directory = open(loss);
+  record(directory, 2, 10);
+  directory.flush();
+  const RecordedRun run = read_run(path);
+  REQUIRE(run.steps.size() == 10);
+  for (std::size_t i = 0; i < 10; ++i) CHECK(run.steps[i].step == i + 1);
+  CHECK(directory.recorded_epochs() == 5);
+}
+
 TEST_CASE("a run directory records a run and refuses a second one", "[run]") {
   const TemporaryFolder folder;
   const auto path = folder.path() / "run";
