@@ -54,7 +54,6 @@ double finite_number(const std::string& text) {
 constexpr std::uint64_t max_prefetched = 1024;
 
 using Count = std::uint64_t RunConfig::*;
-using MaybeCount = std::optional<std::uint64_t> RunConfig::*;
 using Text = std::string RunConfig::*;
 
 Setting count(const char* name, Count member, std::uint64_t min, const char* help,
@@ -64,70 +63,76 @@ Setting count(const char* name, Count member, std::uint64_t min, const char* hel
           [=](const RunConfig& c) { return std::to_string(c.*member); }};
 }
 
-/// A count of at least 1, or `word` for nullopt.
-Setting count_or(const char* word, const char* name, MaybeCount member, const char* help) {
-  const std::string none = word;
-  return {name, none + "|N", help,
-          [=](RunConfig& c, const std::string& text) {
-            c.*member = text == none ? std::nullopt : std::optional(parse_count(text, 1));
-          },
-          [=](const RunConfig& c) {
-            return (c.*member).has_value() ? std::to_string(*(c.*member)) : literal(none);
-          }};
-}
-
 Setting number(const char* name, double RunConfig::*member, const char* help) {
   return {name, "X", help,
           [=](RunConfig& c, const std::string& text) { c.*member = finite_number(text); },
           [=](const RunConfig& c) { return shortest(c.*member); }};
 }
 
-/// A number, or `word` for nullopt.
+std::string printed(std::uint64_t value) { return std::to_string(value); }
+std::string printed(double value) { return shortest(value); }
+std::string printed(float value) { return shortest(value); }
+
+/// What `parse` reads from `argument`, or `word` for nullopt.
+template <class Value, class Parse>
+Setting optional_of(const std::string& word, const char* name, const char* argument,
+                    std::optional<Value> RunConfig::*member, Parse parse, const char* help) {
+  return {name, word + "|" + argument, help,
+          [=](RunConfig& c, const std::string& text) {
+            c.*member = text == word ? std::nullopt : std::optional<Value>(parse(text));
+          },
+          [=](const RunConfig& c) { return c.*member ? printed(*(c.*member)) : literal(word); }};
+}
+
+/// A count of at least 1, or `word`.
+Setting count_or(const char* word, const char* name,
+                 std::optional<std::uint64_t> RunConfig::*member, const char* help,
+                 std::uint64_t max = std::numeric_limits<std::int64_t>::max()) {
+  const auto parse = [max](const std::string& text) { return parse_count(text, 1, max); };
+  return optional_of(word, name, "N", member, parse, help);
+}
+
+/// A number, or `word`.
 Setting number_or(const char* word, const char* name, std::optional<double> RunConfig::*member,
                   const char* help) {
-  const std::string none = word;
-  return {name, none + "|X", help,
-          [=](RunConfig& c, const std::string& text) {
-            c.*member = text == none ? std::nullopt : std::optional(finite_number(text));
-          },
-          [=](const RunConfig& c) {
-            return (c.*member).has_value() ? shortest(*(c.*member)) : literal(none);
-          }};
+  return optional_of(word, name, "X", member, finite_number, help);
 }
 
-/// Steps, or epochs: see steps_in().
-Setting steps_or_epochs(const char* name, Text member, const char* help) {
-  return {name, "N|Ne", help,
-          [=](RunConfig& c, const std::string& text) {
-            steps_in(text, 1);
-            c.*member = text;
-          },
-          [=](const RunConfig& c) { return literal(c.*member); }};
-}
-
-Setting text(const char* name, Text member, const char* argument, const char* help) {
+/// A text that `check` does not refuse.
+template <class Check>
+Setting checked_text(const char* name, const std::string& argument, Text member, Check check,
+                     const char* help) {
   return {name, argument, help,
           [=](RunConfig& c, const std::string& value) {
-            if (value.empty()) throw ConfigError("the value is empty", "give one, or leave it out");
-            require_utf8(value);
+            check(value);
             c.*member = value;
           },
           [=](const RunConfig& c) { return literal(c.*member); }};
 }
 
+/// Steps, or epochs.
+Setting steps_or_epochs(const char* name, Text member, const char* help) {
+  const auto check = [](const std::string& value) { steps_in(value, 1); };
+  return checked_text(name, "N|Ne", member, check, help);
+}
+
+Setting text(const char* name, Text member, const char* argument, const char* help) {
+  const auto check = [](const std::string& value) {
+    if (value.empty()) throw ConfigError("the value is empty", "give one, or leave it out");
+    require_utf8(value);
+  };
+  return checked_text(name, argument, member, check, help);
+}
+
 Setting choice(const char* name, Text member, const std::vector<std::string>& words,
                const char* help) {
   const std::string all = joined(words, "|");
-  const auto set = [=](RunConfig& c, const std::string& value) {
-    std::size_t at = 0;
-    while (at < words.size() && words[at] != value) ++at;
-    if (at == words.size()) {
-      throw ConfigError("'" + value + "' is none of " + all,
-                        did_you_mean(suggestion(value, words), "use one of them"));
-    }
-    c.*member = value;
+  const auto check = [=](const std::string& value) {
+    if (std::find(words.begin(), words.end(), value) != words.end()) return;
+    throw ConfigError("'" + value + "' is none of " + all,
+                      did_you_mean(suggestion(value, words), "use one of them"));
   };
-  return {name, all, help, set, [=](const RunConfig& c) { return literal(c.*member); }};
+  return checked_text(name, all, member, check, help);
 }
 
 Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
@@ -183,27 +188,6 @@ MeshDimensions mesh_dimensions(const std::string& text) {
 
 namespace {
 
-Setting augment() {
-  return {"augment", "none|shift=PIXELS,rotate=DEGREES,noise=DEVIATION",
-          "random changes of training images, any of the three",
-          [](RunConfig& c, const std::string& value) {
-            data::parse_augmentation(value);
-            c.augment = value;
-          },
-          [](const RunConfig& c) { return literal(c.augment); }};
-}
-
-Setting mesh() {
-  return {"mesh", "auto|batch=N,model=M",
-          "dimensions of the ranks: batch shares examples, model the dense layers' weights; auto: "
-          "batch=ranks",
-          [](RunConfig& c, const std::string& value) {
-            mesh_dimensions(value);
-            c.mesh = value;
-          },
-          [](const RunConfig& c) { return literal(c.mesh); }};
-}
-
 Setting layers() {
   return {"layers", "700,500|none",
           "widths of the hidden layers of model mlp; none: a linear classifier",
@@ -238,69 +222,17 @@ std::uint64_t duration(const std::string& text) {
                     "write seconds, such as 3600, or HH:MM:SS, such as 01:00:00");
 }
 
-Setting max_time() {
-  return {"max-time", "none|SECONDS|HH:MM:SS",
-          "save a checkpoint and end with code 75 before this time since the start has passed",
-          [](RunConfig& c, const std::string& value) {
-            c.max_time = value == "none" ? std::nullopt : std::optional(duration(value));
-          },
-          [](const RunConfig& c) {
-            return c.max_time ? std::to_string(*c.max_time) : literal("none");
-          }};
+float factor_above_1(const std::string& text) {
+  const float factor = positive_number(text);
+  if (factor > 1) return factor;
+  throw ConfigError("'" + text + "' is not above 1", "write one such as 1.5, or off");
 }
 
-Setting straggler_warning() {
-  return {"straggler-warning", "off|X",
-          "warn of a rank whose own work takes more than X times the median of all ranks",
-          [](RunConfig& c, const std::string& value) {
-            auto& limit = c.straggler_warning;
-            limit = value == "off" ? std::nullopt : std::optional(positive_number(value));
-            if (limit > 1 || !limit) return;
-            throw ConfigError("'" + value + "' is not above 1", "write one such as 1.5, or off");
-          },
-          [](const RunConfig& c) {
-            return c.straggler_warning ? shortest(*c.straggler_warning) : literal("off");
-          }};
-}
-
-Setting classes() {
-  constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max();
-  return {
-      "classes", "auto|N", "labels lie in [0, N); auto: as many as the labels say",
-      [](RunConfig& c, const std::string& value) {
-        c.classes = value == "auto" ? std::nullopt : std::optional(parse_count(value, 1, max));
-      },
-      [](const RunConfig& c) { return c.classes ? std::to_string(*c.classes) : literal("auto"); }};
-}
-
-Setting divide_by() {
-  return {
-      "divide-by", "auto|X", "features are divided by this; auto: 255 for bytes, 1 for numbers",
-      [](RunConfig& c, const std::string& value) {
-        c.divide_by = value == "auto" ? std::nullopt : std::optional(positive_number(value));
-      },
-      [](const RunConfig& c) { return c.divide_by ? shortest(*c.divide_by) : literal("auto"); }};
-}
-
-/// A share in (0, 1), or none.
-Setting share(const char* name, std::optional<float> RunConfig::*member, const char* help) {
-  return {name, "none|X", help,
-          [=](RunConfig& c, const std::string& value) {
-            c.*member = value == "none" ? std::nullopt : std::optional(positive_number(value));
-            if (!(c.*member >= 1)) return;
-            throw ConfigError("'" + value + "' is not below 1", "write one such as 0.2, or none");
-          },
-          [=](const RunConfig& c) { return c.*member ? shortest(*(c.*member)) : literal("none"); }};
-}
-
-Setting image_size() {
-  return {"image-size", "auto|N|ROWSxCOLUMNS",
-          "pictures are cropped and scaled to this size; auto: that of all, which must be equal",
-          [](RunConfig& c, const std::string& value) {
-            data::parse_image_size(value);
-            c.image_size = value;
-          },
-          [](const RunConfig& c) { return literal(c.image_size); }};
+/// In (0, 1).
+float share_below_1(const std::string& text) {
+  const float number = positive_number(text);
+  if (number < 1) return number;
+  throw ConfigError("'" + text + "' is not below 1", "write one such as 0.2, or none");
 }
 
 Setting learning_rate() {
@@ -329,13 +261,16 @@ std::vector<Setting> table() {
              "format of the files in the data folder; auto: the one that is there"));
   add(fixed, count_or("all", "train-limit", &C::train_limit, "use the first N training records"));
   add(fixed, count_or("all", "test-limit", &C::test_limit, "use the first N test records"));
-  add(fixed, share("test-split", &C::test_split,
-                   "the test set is this share of the training records, which the seed chooses; "
-                   "for data without test files"));
-  add(fixed, share("validation", &C::validation,
-                   "the validation set is this share of the training records, which the seed "
-                   "chooses: they are not trained on"));
-  add(fixed, classes());
+  add(fixed,
+      optional_of("none", "test-split", "X", &C::test_split, share_below_1,
+                  "the test set is this share of the training records, which the seed chooses; "
+                  "for data without test files"));
+  add(fixed, optional_of("none", "validation", "X", &C::validation, share_below_1,
+                         "the validation set is this share of the training records, which the seed "
+                         "chooses: they are not trained on"));
+  add(fixed, count_or("auto", "classes", &C::classes,
+                      "labels lie in [0, N); auto: as many as the labels say",
+                      std::numeric_limits<std::int32_t>::max()));
   add(table, choice("task", &C::task, {"auto", "classification", "regression", "multi-label"},
                     "of a table: predict a class, numbers, or for each of several columns of 0 and "
                     "1 whether it is 1; auto: numbers if labels have fractions"));
@@ -359,11 +294,17 @@ std::vector<Setting> table() {
       text("ignore-columns", &C::ignore_columns, "none|NAME,...", "of a table: leave these out"));
   add(table, text("category-columns", &C::category_columns, "none|NAME,...",
                   "of a table: columns of numbers that are categories"));
-  add(table, image_size());
+  add(table,
+      checked_text(
+          "image-size", "auto|N|ROWSxCOLUMNS", &C::image_size, data::parse_image_size,
+          "pictures are cropped and scaled to this size; auto: that of all, which must be equal"));
   add(table, choice("image-channels", &C::image_channels, {"auto", "gray", "rgb"},
                     "of pictures; auto: gray if all training pictures are gray, else rgb"));
-  add(recipe, divide_by());
-  add(recipe, augment());
+  add(recipe, optional_of("auto", "divide-by", "X", &C::divide_by, positive_number,
+                          "features are divided by this; auto: 255 for bytes, 1 for numbers"));
+  add(recipe, checked_text("augment", "none|shift=PIXELS,rotate=DEGREES,noise=DEVIATION",
+                           &C::augment, data::parse_augmentation,
+                           "random changes of training images, any of the three"));
   group = "Network";
   add(fixed, choice("model", &C::model, {"mlp", "lenet", "layers"},
                     "kind of network; layers: the [[layer]] list of the run file"));
@@ -451,7 +392,11 @@ std::vector<Setting> table() {
   group = "Ranks and devices";
   add(launch,
       count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"));
-  add(launch, mesh());
+  add(launch,
+      checked_text(
+          "mesh", "auto|batch=N,model=M", &C::mesh, mesh_dimensions,
+          "dimensions of the ranks: batch shares examples, model the dense layers' weights; auto: "
+          "batch=ranks"));
   add(launch,
       choice("backend", &C::backend, {"auto", "threads", "shared", "mpi", "nccl"},
              "communication between ranks; shared: memory within a host, MPI between hosts; auto: "
@@ -475,7 +420,10 @@ std::vector<Setting> table() {
                     "keep checkpoints of every N-th step besides"));
   add(run, count_or("none", "hash-every", &C::hash_every,
                     "record every tensor's hash every N steps, for `lockstep compare`"));
-  add(run, max_time());
+  add(run,
+      optional_of(
+          "none", "max-time", "SECONDS|HH:MM:SS", &C::max_time, duration,
+          "save a checkpoint and end with code 75 before this time since the start has passed"));
   add(run, choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
                   "off: errors and warnings only"));
   group = "Faults";
@@ -483,7 +431,9 @@ std::vector<Setting> table() {
                   "end the job with code 86 if a rank makes no progress in a step for N seconds; "
                   "start, evaluation and checkpoints have five times that",
                   1'000'000'000));
-  add(run, straggler_warning());
+  add(run,
+      optional_of("off", "straggler-warning", "X", &C::straggler_warning, factor_above_1,
+                  "warn of a rank whose own work takes more than X times the median of all ranks"));
   add(run,
       yes_or_no("balance", &C::balance,
                 "between epochs, move leaves from slow ranks to fast ones; results do not change"));
