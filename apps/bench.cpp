@@ -163,7 +163,7 @@ Syntax bench_data_syntax() {
                      "batch-size", "drop-remainder", "seed",        "shuffle", "shard-policy",
                      "rebatch",    "leaf",           "backend",     "ranks",   "test-split",
                      "validation", "precision"};
-  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
+  syntax.take_table_settings();
   syntax.flags = {{"seconds", "N", "read further epochs until N seconds are over [one epoch]"},
                   {"json", "", "print one line of JSON instead"}};
   return syntax;

@@ -207,6 +207,10 @@ Syntax run_file_syntax(std::string command, std::string does) {
   return syntax;
 }
 
+void Syntax::take_table_settings() {
+  for (auto& name : table_settings()) settings.push_back(std::move(name));
+}
+
 bool Syntax::takes(const std::string& setting) const {
   return std::find(settings.begin(), settings.end(), setting) != settings.end();
 }

@@ -39,6 +39,9 @@ struct Syntax {
   std::vector<Flag> flags;
   std::map<std::string, std::string> other_help;  ///< of settings with another meaning here
 
+  /// Adds the settings of Scope::table to those that the command takes.
+  void take_table_settings();
+
   /// True if the command takes the setting.
   bool takes(const std::string& setting) const;
 
@@ -61,7 +64,7 @@ struct Arguments {
   std::vector<std::pair<std::string, std::string>> defaults;  ///< of flags
   bool help = false;
   std::string own_table;      ///< of the syntax
-  std::string run_file_text;  ///< of the run file, as rank 0 read it; set by run_on_ranks()
+  std::string run_file_text;  ///< of the run file, as rank 0 read it; see read_run_file()
 
   /// The first operand; empty if there is none.
   std::string operand() const { return operands.empty() ? "" : operands.front(); }

@@ -56,7 +56,7 @@ Syntax doctor_syntax() {
   syntax.operand = "run folder";
   syntax.settings = {"data",    "format",  "classes",    "backend", "device",
                      "threads", "timeout", "test-split", "seed"};
-  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
+  syntax.take_table_settings();
   syntax.other_help = {
       {"data", "data that all hosts must be able to read, and equally"},
       {"device", "cuda: look for ranks that share a GPU"},

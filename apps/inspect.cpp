@@ -315,7 +315,7 @@ Syntax inspect_syntax() {
   syntax.operand = "path";
   syntax.settings = {"format",     "classes",    "divide-by", "train-limit",
                      "test-limit", "test-split", "seed"};
-  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
+  syntax.take_table_settings();
   syntax.flags = {{"verify", "", "compare every file of checkpoints with its manifest"},
                   {"json", "", "print one JSON object"}};
   return syntax;

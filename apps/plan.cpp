@@ -59,7 +59,7 @@ Syntax plan_syntax() {
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
                      "test-split",   "model",      "layers",         "exchange",   "reduction",
                      "prefetch",     "validation", "micro-batch",    "precision"};
-  for (auto& name : table_settings()) syntax.settings.push_back(std::move(name));
+  syntax.take_table_settings();
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
                   {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},
@@ -131,12 +131,10 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
 }
 
 /// Reads the run file and applies settings and flags.
-PlanArguments plan_arguments(const Arguments& given) {
+PlanArguments plan_arguments(Arguments given) {
+  given.run_file_text = read_run_file(given.operand());
   PlanArguments arguments;
-  apply_run_file(arguments.config, given.operand(), read_run_file(given.operand()));
-  for (const auto& [key, value] : given.settings) {
-    set_value(arguments.config, "--" + key, key, value);
-  }
+  arguments.config = config_over(RunConfig(), given);
   arguments.range = given.number("range", 1);
   if (given.given("files")) arguments.files = files_of(given.value("files"));
   arguments.record_bytes = given.number("record-bytes", 1);

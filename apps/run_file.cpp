@@ -131,7 +131,7 @@ void for_each_setting(const toml::table& table, const std::string& path,
   static constexpr std::array groups = {"optimizer", "schedule"};
   const auto visit_key = [&](const toml::key& key, std::string_view name, const toml::node& node) {
     const std::string place = place_of(path, key.source());
-    visit({setting_named(place, std::string(name)).name, place, node});
+    visit({setting_named(place, std::string(name)), place, node});
   };
   for (const auto& [key, node] : table) {
     const bool is_group = std::find(groups.begin(), groups.end(), key.str()) != groups.end();
@@ -158,14 +158,14 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
     throw ConfigError(place_of(path, sweep->first.source()) + ": [sweep] is of a sweep file",
                       "`lockstep sweep " + path + "` runs its trials");
   }
-  for_each_setting(file, path, [&](const TomlSetting& setting) {
-    const std::string& argument = find_setting(setting.name)->argument;
-    if (setting.value.is_array() && argument.find(',') == std::string::npos) {
-      throw ConfigError(setting.place + ": " + setting.name + ": a list where one value should be",
-                        "write " + setting.name + " = VALUE");
+  for_each_setting(file, path, [&](const TomlSetting& given) {
+    const std::string& name = given.setting.name;
+    if (given.value.is_array() && !given.setting.is_list()) {
+      throw ConfigError(given.place + ": " + name + ": a list where one value should be",
+                        "write " + name + " = VALUE");
     }
-    set_value(config, setting.place, setting.name,
-              flag_text(setting.value, setting.place + ": " + setting.name));
+    set_value(config, given.place, given.setting,
+              flag_text(given.value, given.place + ": " + name));
   });
 }
 

@@ -527,15 +527,20 @@ const Setting& setting_named(std::string_view place, const std::string& key) {
       did_you_mean(suggestion(key, names), "`lockstep train --help` lists all settings"));
 }
 
-void set_value(RunConfig& config, std::string_view place, const std::string& key,
+void set_value(RunConfig& config, std::string_view place, const Setting& setting,
                const std::string& value) {
-  const Setting& setting = setting_named(place, key);
   try {
     setting.set(config, value);
   } catch (const ConfigError& error) {
     const std::string where(place);
-    throw ConfigError(where + (where == "--" + key ? ": " : ": " + key + ": ") + error.what());
+    const std::string& name = setting.name;
+    throw ConfigError(where + (where == "--" + name ? ": " : ": " + name + ": ") + error.what());
   }
+}
+
+void set_value(RunConfig& config, std::string_view place, const std::string& key,
+               const std::string& value) {
+  set_value(config, place, setting_named(place, key), value);
 }
 
 }  // namespace lockstep::apps

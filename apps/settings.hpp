@@ -139,6 +139,9 @@ struct Setting {
   std::function<std::string(const RunConfig&)> literal;
   std::string group = {};  ///< the heading in --help: "Data"
   Scope scope = Scope::recipe;
+
+  /// True for values such as "700,500", which may be a list in a run file.
+  bool is_list() const { return argument.find(',') != std::string::npos; }
 };
 
 /// The value as a flag takes it: the literal without quotes, brackets and blanks.
@@ -160,9 +163,11 @@ const Setting* find_setting(std::string_view name);
 /// Errors   throws ConfigError, with the nearest valid name.
 const Setting& setting_named(std::string_view place, const std::string& key);
 
-/// Sets `key`. Every message begins with `place`.
+/// Sets `setting`, or the setting named `key`. Every message begins with `place`.
 ///
 /// Errors   throws ConfigError: unknown key (with the nearest valid name), or bad value.
+void set_value(RunConfig& config, std::string_view place, const Setting& setting,
+               const std::string& value);
 void set_value(RunConfig& config, std::string_view place, const std::string& key,
                const std::string& value);
 

@@ -143,30 +143,30 @@ Interval interval_in(const std::string& path, const std::string& place, const to
   return interval;
 }
 
-Varied varied_in(const std::string& path, const TomlSetting& setting, bool is_random) {
-  const std::string place = setting.place + ": " + setting.name;
-  const Setting* const known = find_setting(setting.name);
+Varied varied_in(const std::string& path, const TomlSetting& given, bool is_random) {
+  const std::string& name = given.setting.name;
+  const std::string place = given.place + ": " + name;
   const bool is_of_job =
-      (known != nullptr && known->scope == Scope::job) ||
-      std::find(job_settings.begin(), job_settings.end(), setting.name) != job_settings.end();
+      given.setting.scope == Scope::job ||
+      std::find(job_settings.begin(), job_settings.end(), name) != job_settings.end();
   if (is_of_job) {
     refuse(place, "not a setting of a trial", "leave it out of [sweep.settings]");
   }
-  Varied varied = {.setting = setting.name, .place = setting.place};
-  if (const auto* table = setting.value.as_table(); table != nullptr) {
+  Varied varied = {.setting = name, .place = given.place};
+  if (const auto* table = given.value.as_table(); table != nullptr) {
     if (!is_random)
       refuse(place, "an interval in a grid", "give a list, or use method = \"random\"");
     varied.interval = interval_in(path, place, *table);
     return varied;
   }
-  const auto* list = setting.value.as_array();
+  const auto* list = given.value.as_array();
   if (list == nullptr) {
     refuse(place, "one value does not vary", "write a list, or set it above the table [sweep]");
   }
   if (list->empty()) refuse(place, "an empty list", "give at least one value, or leave it out");
   for (const auto& item : *list) {
     const std::string where = place_of(path, item.source());
-    varied.values.push_back({flag_text(item, where + ": " + setting.name), where});
+    varied.values.push_back({flag_text(item, where + ": " + name), where});
   }
   return varied;
 }
@@ -179,8 +179,8 @@ std::vector<Varied> all_varied(const std::string& path, const toml::table& sweep
            "write [sweep.settings] with learning-rate = [0.001, 0.01], for example");
   }
   std::vector<std::pair<toml::source_position, Varied>> found;  // TOML tables are sorted by name
-  for_each_setting(*table, path, [&](const TomlSetting& setting) {
-    found.emplace_back(setting.value.source().begin, varied_in(path, setting, is_random));
+  for_each_setting(*table, path, [&](const TomlSetting& given) {
+    found.emplace_back(given.value.source().begin, varied_in(path, given, is_random));
   });
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return std::tuple(a.first.line, a.first.column) < std::tuple(b.first.line, b.first.column);

@@ -7,6 +7,8 @@
 #include <functional>
 #include <string>
 
+#include "apps/settings.hpp"
+
 namespace lockstep::apps {
 
 /// The table of a sweep file that is not part of the run file.
@@ -22,9 +24,9 @@ std::string place_of(const std::string& path, const toml::source_region& source)
 /// date, or a list inside a list.
 std::string flag_text(const toml::node& node, const std::string& place);
 
-/// A setting's name and value in a table.
+/// A setting and its value in a table.
 struct TomlSetting {
-  std::string name;
+  const Setting& setting;
   std::string place;  ///< of its key: "run.toml:3"
   const toml::node& value;
 };
