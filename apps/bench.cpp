@@ -1,9 +1,10 @@
 // `lockstep bench`: measures one part by itself; and `bench data`, reading.
+#include "apps/bench.hpp"
+
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,22 +23,17 @@
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/replica.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::apps {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::uint64_t max_seconds = 86'400;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// The amount that one rank read, and its duration.
+/// The amount that one rank read, in whole numbers, and its duration. See gather_figures().
 struct Reading {
-  std::uint64_t records = 0;
-  std::uint64_t bytes = 0;
+  double records = 0;
+  double bytes = 0;
   double open_seconds = 0;
   double seconds = 0;
 };
@@ -52,14 +48,14 @@ struct Bench {
 Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
   Bench bench;
   comm::together(comm, [&](comm::Exchange& exchange) {
-    const auto begin = Clock::now();
+    train::Lap lap;
     const data::OpeningRanks ranks = opening_ranks(exchange);
     data::DataSetOptions options = data_options(config);
     options.ranks = &ranks;
     options.threads = train::own_cores(comm);
     bench.source = data::open_data_part(config.data, data::Part::train, options);
     require_used(config, *bench.source);
-    bench.open_seconds = seconds_since(begin);
+    bench.open_seconds = lap.take();
   });
   comm::require_equal(comm, "the data of ranks", {{"training set", bench.source->identity()}},
                       "give all hosts the same files");
@@ -81,42 +77,24 @@ Reading read(Bench& bench, std::uint64_t seconds, comm::Communicator& comm) {
   comm::together(comm, [&] {
     data::BatchReader reader(*bench.source, plan, comm.rank());
     std::vector<float> x(plan.largest_piece() * reader.features());
-    const auto begin = Clock::now();
+    train::Lap lap;
     for (std::uint64_t epoch = 0; epoch == 0 || reading.seconds < static_cast<double>(seconds);
          ++epoch) {
       for (std::uint64_t step = 0; step < plan.steps(); ++step) {
         const std::size_t rows = reader.piece(step).size();
         reader.read(epoch, step, std::span(x).first(rows * reader.features()));
-        reading.records += rows;
+        reading.records += static_cast<double>(rows);
       }
-      reading.seconds = seconds_since(begin);
+      reading.seconds += lap.take();
     }
-    reading.bytes = bench.source->bytes_read();
+    reading.bytes = static_cast<double>(bench.source->bytes_read());
   });
   return reading;
 }
 
-/// The readings of all ranks, in rank order. Collective.
-std::vector<Reading> gather(const Reading& mine, comm::Communicator& comm) {
-  constexpr std::size_t figures = 4;
-  std::vector<double> all(figures * static_cast<std::size_t>(comm.size()));
-  const auto at = figures * static_cast<std::size_t>(comm.rank());
-  all[at] = static_cast<double>(mine.records);
-  all[at + 1] = static_cast<double>(mine.bytes);
-  all[at + 2] = mine.open_seconds;
-  all[at + 3] = mine.seconds;
-  comm.all_gather(std::span(all));
-  std::vector<Reading> readings;
-  for (std::size_t i = 0; i < all.size(); i += figures) {
-    readings.push_back({static_cast<std::uint64_t>(all[i]), static_cast<std::uint64_t>(all[i + 1]),
-                        all[i + 2], all[i + 3]});
-  }
-  return readings;
-}
+double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
 
-double per_second(std::uint64_t amount, double seconds) {
-  return seconds > 0 ? static_cast<double>(amount) / seconds : 0;
-}
+std::uint64_t whole(double number) { return static_cast<std::uint64_t>(number); }
 
 /// Sums over all ranks, with the slowest rank's times.
 Reading together(const std::vector<Reading>& readings) {
@@ -131,8 +109,8 @@ Reading together(const std::vector<Reading>& readings) {
 }
 
 nlohmann::ordered_json to_json(const Reading& reading) {
-  return {{"records", reading.records},
-          {"bytes", reading.bytes},
+  return {{"records", whole(reading.records)},
+          {"bytes", whole(reading.bytes)},
           {"open_seconds", reading.open_seconds},
           {"seconds", reading.seconds},
           {"records_per_second", per_second(reading.records, reading.seconds)},
@@ -144,9 +122,8 @@ void print_readings(const std::vector<Reading>& readings) {
              "read", "records/s", "bytes/s");
   const auto row = [](const std::string& name, const Reading& one) {
     fmt::print("{:<8} {:>12} {:>12} {:>8.3f} s {:>8.3f} s {:>14} {:>10}/s\n", name,
-               grouped(one.records), bytes_text(static_cast<double>(one.bytes)), one.open_seconds,
-               one.seconds,
-               grouped(static_cast<std::uint64_t>(per_second(one.records, one.seconds))),
+               grouped(whole(one.records)), bytes_text(one.bytes), one.open_seconds, one.seconds,
+               grouped(whole(per_second(one.records, one.seconds))),
                bytes_text(per_second(one.bytes, one.seconds)));
   };
   for (std::size_t i = 0; i < readings.size(); ++i) row(fmt::format("rank {}", i), readings[i]);
@@ -173,7 +150,7 @@ void bench_data(const Arguments& arguments, const RunConfig& config, comm::Commu
   std::uint64_t seconds = 0;
   comm::together(comm, [&] { seconds = arguments.number("seconds", 1, max_seconds).value_or(0); });
   Bench bench = make_bench(config, comm);
-  const auto readings = gather(read(bench, seconds, comm), comm);
+  const auto readings = gather_figures(read(bench, seconds, comm), comm);
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {
     auto json = to_json(together(readings));

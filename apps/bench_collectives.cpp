@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench.hpp"
 #include "apps/console.hpp"
-#include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench.hpp"
 #include "apps/console.hpp"
 #include "apps/fault_injection.hpp"
 #include "apps/library_options.hpp"
-#include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -67,16 +67,6 @@ struct Amount {
   std::uint64_t steps = 0;  ///< of a round
 };
 
-/// What all ranks measured, in rank order: structs of doubles. Collective.
-template <class Figures>
-std::vector<Figures> gather(const Figures& mine, comm::Communicator& comm) {
-  constexpr std::size_t figures = sizeof(Figures) / sizeof(double);
-  std::vector<Figures> all(static_cast<std::size_t>(comm.size()));
-  all[static_cast<std::size_t>(comm.rank())] = mine;
-  comm.all_gather(std::span(reinterpret_cast<double*>(all.data()), figures * all.size()));
-  return all;
-}
-
 /// The work of all ranks per second: of a host's from its first rank's begin to its last one's end,
 /// because ranks that share cores may work one after the other. Collective.
 double rate_of_all(const TimedWork& mine, comm::Communicator& comm) {
@@ -86,7 +76,7 @@ double rate_of_all(const TimedWork& mine, comm::Communicator& comm) {
   };
   std::map<double, TimedWork> hosts;
   for (const auto& [node, work] :
-       gather(RankWork{static_cast<double>(comm.place().node), mine}, comm)) {
+       gather_figures(RankWork{static_cast<double>(comm.place().node), mine}, comm)) {
     TimedWork& host = hosts.try_emplace(node, TimedWork{0, work.begin, 0}).first->second;
     host.amount += work.amount;
     host.begin = std::min(host.begin, work.begin);
@@ -474,7 +464,7 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
                                               feature_bytes, job.replica->groups().model_ranks());
   StepBench bench(options, job, work, recording.recorder(), comm);
   const Amount amount = bench.warm_up(rounds, steps);
-  const auto ranks = gather(bench.run(amount), comm);
+  const auto ranks = gather_figures(bench.run(amount), comm);
   const std::string where = ranks_text(comm);
   const StepFindings found = {job,    config, comm.backend(),       comm.place().nodes, simd,
                               amount, work,   bench.probed_bytes(), together(ranks),    ranks};
