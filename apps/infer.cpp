@@ -286,8 +286,7 @@ std::string json_text(const train::Evaluation& result, const std::vector<train::
                                  {"weights_hash", to_hex(saved.weights_hash)}};
   for (std::size_t m = 0; m < metrics.size(); ++m) json[metrics[m].name] = result.metrics[m];
   if (is_regression || has_report) {
-    json[is_regression ? "targets" : "classes"] =
-        nlohmann::ordered_json::parse(train::scores_json(result, saved.info));
+    json[is_regression ? "targets" : "classes"] = train::scores_json(result, saved.info);
   }
   return json.dump();
 }

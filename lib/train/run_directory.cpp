@@ -227,16 +227,20 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   const auto keeps = records_up_to(R"({"epoch":)", epochs);
   epochs_.emplace(place.path, [&](std::string_view line) {
     ++place.line;
-    if (epoch_lines_.size() == epochs) return false;
-    parse_object(std::string(line), place);  // an error if it is damaged
+    if (epoch_records_.size() == epochs) return false;
+    auto record = parse_object(std::string(line), place);  // an error if it is damaged
     if (!keeps(line)) return false;
-    epoch_lines_.emplace_back(line);
+    epoch_records_.push_back(std::move(record));
     return true;
   });
   steps_ = steps;
   epochs_recorded_ = epochs;
   write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }
+
+RunDirectory::~RunDirectory() = default;
+
+std::uint64_t RunDirectory::recorded_epochs() const noexcept { return epoch_records_.size(); }
 
 void RunDirectory::on_step(const StepReport& report) {
   if (report.step > steps_) record(report);
@@ -268,8 +272,8 @@ void RunDirectory::on_epoch(const EpochReport& report) {
   flush();
   if (report.epoch <= epochs_recorded_) return;
   epochs_recorded_ = report.epoch;
-  epoch_lines_.push_back(epoch_json(report).dump());
-  epochs_->write(epoch_lines_.back());
+  epoch_records_.push_back(epoch_json(report));
+  epochs_->write(epoch_records_.back().dump());
   epochs_->flush();
   renew_summary();
 }
@@ -380,10 +384,14 @@ ordered_json list_of_targets(const Evaluation& test, const data::TableSchema* ta
   return targets;
 }
 
-ordered_json list_of_scores(const Evaluation& test, const CheckpointInfo& info) {
+}  // namespace
+
+ordered_json scores_json(const Evaluation& test, const CheckpointInfo& info) {
   if (!test.values.empty()) return list_of_targets(test, info.table.get());
   return list_of_classes(test, info.class_names());
 }
+
+namespace {
 
 ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
   const auto& seconds = report.step_seconds;
@@ -404,7 +412,7 @@ ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
       {"checkpoint_seconds", report.checkpoint_seconds},
       {"examples_per_second", report.examples_per_second},
       {"weights_hash", to_hex(report.weights_hash)},
-      {report.test.values.empty() ? "classes" : "targets", list_of_scores(report.test, info)},
+      {report.test.values.empty() ? "classes" : "targets", scores_json(report.test, info)},
       {"test_ids_digest", to_hex(report.test.ids_digest)},
       {"data", {{"bytes_read", report.bytes_read}}},
       {"peak_rss_bytes", peak_rss_bytes()}};
@@ -418,10 +426,6 @@ ordered_json report_json(const RunReport& report, const CheckpointInfo& info) {
 
 }  // namespace
 
-std::string scores_json(const Evaluation& test, const CheckpointInfo& info) {
-  return list_of_scores(test, info).dump();
-}
-
 /// `report`: of a finished run, else null.
 std::string RunDirectory::summary(const char* status, const RunReport* report, ExitCode code,
                                   const std::string& cause) const {
@@ -430,14 +434,12 @@ std::string RunDirectory::summary(const char* status, const RunReport* report, E
     summary["exit_code"] = static_cast<int>(code);
     summary["cause"] = presentable(cause);
   }
-  ordered_json epochs = ordered_json::array();
-  for (const auto& line : epoch_lines_) epochs.push_back(ordered_json::parse(line));
   summary.update({{"version", facts_.version},
                   {"ranks", facts_.ranks},
                   {"device", facts_.device},
                   {"parameters", facts_.parameters},
                   {"steps", steps_},
-                  {"epochs", std::move(epochs)},
+                  {"epochs", epoch_records_},
                   {"plan_digest", to_hex(facts_.plan_digest)}});
   if (report != nullptr) summary.update(report_json(*report, facts_.checkpoint));
   for (const LostRanks& lost : facts_.lost) {

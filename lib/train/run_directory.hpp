@@ -40,6 +40,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <future>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -123,6 +124,9 @@ class RunDirectory final : public Observer {
   ///          epochs.jsonl; Error (86) if other ranks continue the run, or the folder is not here.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                const Retention& retention = {}, const std::optional<Continued>& continued = {});
+  ~RunDirectory() override;
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -130,7 +134,7 @@ class RunDirectory final : public Observer {
   std::uint64_t recorded_steps() const noexcept { return metrics_->lines(); }
 
   /// Number of epochs in epochs.jsonl.
-  std::uint64_t recorded_epochs() const noexcept { return epoch_lines_.size(); }
+  std::uint64_t recorded_epochs() const noexcept;
 
   /// The checkpoint saved last; empty before the first.
   const std::filesystem::path& last_checkpoint() const noexcept { return last_checkpoint_; }
@@ -162,7 +166,7 @@ class RunDirectory final : public Observer {
   std::optional<FolderLock> lock_;
   std::optional<LineFile> metrics_;
   std::optional<LineFile> epochs_;
-  std::vector<std::string> epoch_lines_;
+  std::vector<nlohmann::ordered_json> epoch_records_;  ///< the lines of epochs.jsonl
   std::future<std::filesystem::path> saving_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;
@@ -173,10 +177,10 @@ class RunDirectory final : public Observer {
   std::jthread saver_;  ///< last member: joined before the others are destroyed
 };
 
-/// The scores of a test set as a JSON list: of each class label, examples, recall, precision and
+/// The scores of a test set as a list: of each class label, examples, recall, precision and
 /// F1, null where there is no example; of each target of a regression name, R2 and root mean square
 /// error in its own units. Local.
-std::string scores_json(const Evaluation& test, const CheckpointInfo& info);
+nlohmann::ordered_json scores_json(const Evaluation& test, const CheckpointInfo& info);
 
 /// A recorded number, or a string: a hash, a setting's TOML literal.
 using Recorded = std::variant<double, std::string>;
