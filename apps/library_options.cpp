@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -108,11 +111,14 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
 
 namespace {
 
-char separator_of(const RunConfig& config) {
-  return config.separator == "comma"       ? ','
-         : config.separator == "semicolon" ? ';'
-         : config.separator == "tab"       ? '\t'
-                                           : '\0';
+/// The value of a setting's word, which was checked when it was set.
+template <class Value>
+Value value_of_word(std::string_view word,
+                    std::initializer_list<std::pair<std::string_view, Value>> table) {
+  for (const auto& [name, value] : table) {
+    if (name == word) return value;
+  }
+  throw std::logic_error("a setting has no value '" + std::string(word) + "'");
 }
 
 }  // namespace
@@ -129,7 +135,8 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
 
 data::DataSetOptions data_options(const RunConfig& config) {
   data::TableOptions table;
-  table.separator = separator_of(config);
+  table.separator = value_of_word<char>(
+      config.separator, {{"auto", '\0'}, {"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}});
   table.has_header = config.header == "first";
   table.task = data::task_named(config.task);
   table.label_columns = column_names("label-column", config.label_column);
@@ -487,28 +494,33 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
 train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   train::ReplicaOptions options;
   options.seed = {config.seed, config.seed + 1};
-  options.reduction =
-      config.reduction == "canonical" ? train::Reduction::canonical : train::Reduction::allreduce;
-  options.exchange = config.exchange == "activations" ? train::Exchange::activations
-                     : config.exchange == "sums"      ? train::Exchange::partial_sums
-                                                      : train::Exchange::automatic;
+  options.reduction = value_of_word<train::Reduction>(
+      config.reduction,
+      {{"canonical", train::Reduction::canonical}, {"allreduce", train::Reduction::allreduce}});
+  options.exchange = value_of_word<train::Exchange>(config.exchange,
+                                                    {{"auto", train::Exchange::automatic},
+                                                     {"activations", train::Exchange::activations},
+                                                     {"sums", train::Exchange::partial_sums}});
   options.audit_every = config.audit_every;
   options.sentinel_steps = config.sentinel_steps;
   options.keeps_snapshots = config.survive;
-  options.on_nonfinite =
-      config.on_nonfinite == "skip" ? train::OnNonfinite::skip : train::OnNonfinite::stop;
-  options.products = config.products == "strict"    ? train::ProductsChoice::strict
-                     : config.products == "library" ? train::ProductsChoice::library
-                                                    : train::ProductsChoice::automatic;
-  options.precision = config.precision == "tf32"   ? Precision::tf32
-                      : config.precision == "bf16" ? Precision::bf16
-                                                   : Precision::float32;
-  options.simd = config.simd == "scalar"   ? Simd::scalar
-                 : config.simd == "avx2"   ? Simd::avx2
-                 : config.simd == "avx512" ? Simd::avx512
-                 : config.simd == "neon"   ? Simd::neon
-                                           : Simd::automatic;
-  options.zeros = config.zeros == "dense" ? Zeros::dense : Zeros::automatic;
+  options.on_nonfinite = value_of_word<train::OnNonfinite>(
+      config.on_nonfinite,
+      {{"stop", train::OnNonfinite::stop}, {"skip", train::OnNonfinite::skip}});
+  options.products = value_of_word<train::ProductsChoice>(
+      config.products, {{"auto", train::ProductsChoice::automatic},
+                        {"library", train::ProductsChoice::library},
+                        {"strict", train::ProductsChoice::strict}});
+  options.precision = value_of_word<Precision>(
+      config.precision,
+      {{"float32", Precision::float32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}});
+  options.simd = value_of_word<Simd>(config.simd, {{"auto", Simd::automatic},
+                                                   {"scalar", Simd::scalar},
+                                                   {"avx2", Simd::avx2},
+                                                   {"avx512", Simd::avx512},
+                                                   {"neon", Simd::neon}});
+  options.zeros =
+      value_of_word<Zeros>(config.zeros, {{"auto", Zeros::automatic}, {"dense", Zeros::dense}});
   options.micro_batch = config.micro_batch.value_or(0);
   options.prefetch = config.prefetch;
   options.share_device = config.share_device;
