@@ -162,9 +162,8 @@ data::DataSetOptions data_options(const RunConfig& config) {
   if (config.image_channels != "auto") {
     options.pictures.channels = config.image_channels == "gray" ? 1 : 3;
   }
-  const auto as_written = [](float share) { return std::stod(shortest(share)); };  // 0.2 in double
-  if (config.test_split) options.test_split = as_written(*config.test_split);
-  if (config.validation) options.validation = as_written(*config.validation);
+  if (config.test_split) options.test_split = shortest_double(*config.test_split);
+  if (config.validation) options.validation = shortest_double(*config.validation);
   options.seed = config.seed;
   return options;
 }

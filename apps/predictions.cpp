@@ -57,9 +57,6 @@ std::string class_name(const PredictionOutput& output, std::size_t label) {
 
 bool has_label(float probability) { return probability > 0.5F; }
 
-/// The double of which the shortest text is that of the float.
-double exact(float number) { return std::stod(shortest(number)); }
-
 /// The output `i` of a regression, in the units of the table.
 float value_of(const PredictionOutput& output, const train::Prediction& prediction, std::size_t i) {
   const data::TableColumn& target = output.names.targets[i];
@@ -257,7 +254,8 @@ class JsonPredictions final : public PredictionWriter {
       nlohmann::ordered_json json = {{"id", prediction.id}};
       if (output_.predicted == train::Predicted::values) {
         for (std::size_t i = 0; i < output_.outputs; ++i) {
-          json["values"][output_.names.targets[i].name] = exact(value_of(output_, prediction, i));
+          json["values"][output_.names.targets[i].name] =
+              shortest_double(value_of(output_, prediction, i));
         }
       } else if (output_.predicted == train::Predicted::flags) {
         add_labels(prediction, json);
@@ -285,7 +283,7 @@ class JsonPredictions final : public PredictionWriter {
     } else {
       json["label"] = class_name(output_, static_cast<std::size_t>(prediction.label));
     }
-    json["probability"] = exact(prediction.probability);
+    json["probability"] = shortest_double(prediction.probability);
     add_probabilities(prediction, json);
   }
 
@@ -299,7 +297,7 @@ class JsonPredictions final : public PredictionWriter {
 
   void add_probabilities(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
     for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
-      json["probabilities"][class_name(output_, i)] = exact(prediction.outputs[i]);
+      json["probabilities"][class_name(output_, i)] = shortest_double(prediction.outputs[i]);
     }
   }
 

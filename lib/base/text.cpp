@@ -72,6 +72,8 @@ std::string bytes_text(double bytes) {
 std::string shortest(float value) { return shortest_text(value); }
 std::string shortest(double value) { return shortest_text(value); }
 
+double shortest_double(float value) { return std::stod(shortest(value)); }
+
 std::string with_decimals(double value, int decimals) {
   std::array<char, 400> text{};
   std::snprintf(text.data(), text.size(), "%.*f", decimals, value);

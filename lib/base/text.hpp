@@ -30,6 +30,9 @@ std::string bytes_text(double bytes);
 std::string shortest(float value);
 std::string shortest(double value);
 
+/// The double of which the shortest text is that of `value`: 0.2 for 0.2F.
+double shortest_double(float value);
+
 /// `value` with `decimals` digits after the point.
 std::string with_decimals(double value, int decimals);
 
