@@ -24,7 +24,7 @@
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
-#include "lockstep/train/run_directory.hpp"
+#include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -32,10 +32,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-/// Facts, and a table of parts: the tensors of a checkpoint, the checkpoints of a run.
+/// Facts, settings, and a table of parts: the tensors of a checkpoint, the checkpoints of a run.
 struct Contents {
   std::string headline;
   ordered_json facts = ordered_json::object();
+  ordered_json settings = ordered_json::object();
   std::string parts_name;
   ordered_json parts = ordered_json::array();  ///< objects with the same keys
 };
@@ -47,10 +48,18 @@ std::string text_of(const ordered_json& value) {
   return value.dump();
 }
 
+/// The value of a setting, which is written in TOML.
+ordered_json value_of(const std::string& literal) {
+  auto value = ordered_json::parse(literal, nullptr, false);
+  return value.is_discarded() ? ordered_json(literal) : value;
+}
+
 void print(const Contents& contents) {
   Banner banner{contents.headline, {}};
-  for (const auto& [name, value] : contents.facts.items()) {
-    banner.rows.emplace_back(name, text_of(value));
+  for (const auto* rows : {&contents.facts, &contents.settings}) {
+    for (const auto& [name, value] : rows->items()) {
+      banner.rows.emplace_back(name, text_of(value));
+    }
   }
   banner.print();
   if (contents.parts.empty()) return;
@@ -62,6 +71,25 @@ void print(const Contents& contents) {
   }
   fmt::print("\n");
   print_table(lines);
+}
+
+/// `names` with keys in snake case.
+ordered_json in_snake_case(const ordered_json& names) {
+  ordered_json renamed = ordered_json::object();
+  for (const auto& [name, value] : names.items()) {
+    std::string key = name;
+    std::replace(key.begin(), key.end(), ' ', '_');
+    renamed[key] = value;
+  }
+  return renamed;
+}
+
+void print_json(const Contents& contents) {
+  ordered_json json = in_snake_case(contents.facts);
+  if (!contents.settings.empty()) json["settings"] = contents.settings;
+  auto& parts = json[contents.parts_name] = ordered_json::array();
+  for (const auto& part : contents.parts) parts.push_back(in_snake_case(part));
+  fmt::print("{}\n", json.dump());
 }
 
 /// The range of values, and how many are not finite.
@@ -114,11 +142,11 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
   std::error_code ignored;
   if (fs::exists(folder / "state.json", ignored)) {
     const train::TrainingState state = train::read_state(folder);
-    facts["epochs"] = state.position.epoch;
+    facts["completed epochs"] = state.position.epoch;
     facts["step of epoch"] = state.position.step;
-    facts["optimizer"] = optim::name_of(state.optimizer.kind);
     facts["updates"] = state.optimizer.scalars.steps;
-    for (const auto& [name, value] : state.settings) facts[name] = value;
+    for (const auto& [name, value] : state.settings) contents.settings[name] = value_of(value);
+    contents.settings["optimizer"] = optim::name_of(state.optimizer.kind);
   }
   facts["verified"] = verify ? "length and checksum of every file" : "no (--verify)";
 
@@ -204,7 +232,7 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
                    value);
       }
       for (const auto& [name, value] : run.settings) {
-        std::visit([&, &key = name](const auto& held) { facts[key] = held; }, value);
+        contents.settings[name] = value_of(std::get<std::string>(value));
       }
     } catch (const DataError& error) {
       facts["state"] = error.problem();
@@ -292,13 +320,7 @@ int inspect(const Arguments& arguments) {
                             : !saved.empty()
                                 ? inspect_saved(path, saved, verify, damaged)
                                 : inspect_data(path.string(), config_over(RunConfig(), arguments));
-  if (arguments.given("json")) {
-    ordered_json json = contents.facts;
-    json[contents.parts_name] = contents.parts;
-    fmt::print("{}\n", json.dump());
-  } else {
-    print(contents);
-  }
+  arguments.given("json") ? print_json(contents) : print(contents);
   return static_cast<int>(damaged ? ExitCode::data : ExitCode::success);
 }
 

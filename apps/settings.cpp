@@ -370,23 +370,25 @@ std::vector<Setting> table() {
                         "of sgd and lars; auto: 0.9 for lars, else none"));
   add(recipe, yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"));
   add(recipe, number_or("auto", "weight-decay", &C::weight_decay,
-                        "share of the weights, but for biases and gains, that a step at rate 1 "
-                        "takes away; auto: 0.01 for adamw and lamb, else none"));
+                        "of sgd and adamw: share of the weights, but for biases and gains, that a "
+                        "step at rate 1 takes away; auto: 0.01 for adamw and lamb, else none"));
   add(recipe, number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"));
   add(recipe, number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"));
   add(recipe, number("epsilon", &C::epsilon, "of adam, adamw and lamb: added to the root of that"));
-  add(recipe, number("trust", &C::trust, "of lars: the norm of a step as a share of the weights'"));
+  add(recipe, number("trust", &C::trust,
+                     "of lars: the norm of a step at rate 1 as a share of the weights'"));
   add(recipe, number_or("none", "clip-norm", &C::clip_norm,
                         "scale the mean gradient to this norm if its own is greater"));
   add(recipe, number_or("none", "clip-value", &C::clip_value,
                         "cut each element of the mean gradient to this magnitude"));
   add(recipe,
       choice("schedule", &C::schedule, {"constant", "linear", "cosine", "step", "exponential"},
-             "of the rate, after the warm-up; linear and cosine fall to final-rate at the end, "
+             "of the rate, after the warm-up; linear and cosine fall towards final-rate, "
              "step and exponential by decay in every decay-every"));
   add(recipe, steps_or_epochs("warmup", &C::warmup,
                               "steps, or epochs as 1e, in which the rate rises to its full value"));
-  add(recipe, number("final-rate", &C::final_rate, "of linear and cosine: share of the rate"));
+  add(recipe, number("final-rate", &C::final_rate,
+                     "of linear and cosine: share of the rate after the last step"));
   add(recipe, number("decay", &C::decay, "of step and exponential: a factor of the rate"));
   add(recipe, steps_or_epochs("decay-every", &C::decay_every, "of step and exponential"));
   group = "Ranks and devices";

@@ -16,7 +16,7 @@ class Inspect(command.CommandTest):
         found = self.inspected(made.folder, "--verify")
         self.assertEqual(found["state"], "finished")
         self.assertEqual(found["steps"], len(made.metrics))
-        self.assertEqual(found["loss of the last step"], made.losses[-1])
+        self.assertEqual(found["loss_of_the_last_step"], made.losses[-1])
         self.assertEqual([part["checkpoint"] for part in found["checkpoints"]], [path.name for path in made.checkpoints])
         self.assertEqual({part["state"] for part in found["checkpoints"]}, {"valid"})
         saved = self.inspected(made.folder / "checkpoints", "--verify")
@@ -37,12 +37,15 @@ class Inspect(command.CommandTest):
         found = self.inspected(made.checkpoints[-1], "--verify")
         self.assertEqual(found["weights"], made.summary["weights_hash"])
         self.assertEqual(found["step"], len(made.metrics))
+        self.assertEqual(found["completed_epochs"], len(made.summary["epochs"]))
+        settings = found["settings"]
+        self.assertEqual((settings["layers"], settings["optimizer"], settings["learning-rate"]), ([32], "adam", 0.001))
         hashes = {part["tensor"]: part["hash"] for part in found["tensors"]}
         self.assertEqual(hashes, made.metrics[-1]["hashes"])
         self.assertEqual(found["tensors"][0]["shape"], "[784, 32]")
         for part in found["tensors"]:
             self.assertLess(part["min"], part["max"])
-            self.assertEqual(part["not finite"], 0)
+            self.assertEqual(part["not_finite"], 0)
         refused = run("inspect", made.folder, "--train-limit 3")
         self.assert_refused(refused, 2, ["--train-limit", "is no data, but a run"])
         plain = self.succeed("inspect", made.checkpoints[-1])
