@@ -11,7 +11,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/train/run_directory.hpp"
+#include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
 namespace {

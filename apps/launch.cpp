@@ -27,7 +27,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/hosts.hpp"
 #include "lockstep/launch/watchdog.hpp"
-#include "lockstep/train/run_directory.hpp"
+#include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
 namespace {

@@ -15,6 +15,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/run_directory.hpp"
 
 namespace lockstep::apps {

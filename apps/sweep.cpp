@@ -36,8 +36,8 @@
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/replica.hpp"
-#include "lockstep/train/run_directory.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/train/run_directory.hpp"
+#include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::train {
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/run_directory.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
 #include "tests/support/small_network.hpp"

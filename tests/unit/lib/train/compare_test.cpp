@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/run_directory.hpp"
 #include "tests/support/temporary_folder.hpp"
 
