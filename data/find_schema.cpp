@@ -423,8 +423,8 @@ class SchemaFinder {
       labels.least = std::min(labels.least, *number);
       labels.greatest = std::max(labels.greatest, *number);
       if (!parse_whole(text)) ++labels.floats;
-    } else if (parse_float(text) && (options_.task == Task::regression || is_fraction(text))) {
-      ++labels.fractions;
+    } else if (parse_float(text)) {
+      ++(text.find_first_of(".eE") == text.npos ? labels.huge : labels.fractions);
     } else if (labels.word.empty()) {
       labels.word = text;
       labels.place_of_word = place();

@@ -32,11 +32,6 @@ inline bool is_beyond_float32(const std::string& field) {
   return error != std::errc::invalid_argument && stop == end && !std::isnan(number);
 }
 
-/// False for whole numbers of more than 64 bits.
-inline bool is_fraction(std::string_view number) {
-  return number.find_first_of(".eE") != std::string_view::npos;
-}
-
 inline const char* why_no_number(const std::string& field) {
   return is_beyond_float32(field) ? " is beyond the numbers of float32" : " is not a number";
 }
@@ -119,11 +114,12 @@ struct FoundLabels {
   std::string place_of_greatest = {};
   std::uint64_t floats = 0;     // whole numbers that are written as floats
   std::uint64_t fractions = 0;  // numbers that are not whole
+  std::uint64_t huge = 0;       // whole numbers of more than 64 bits
   std::string word = {};        // the first that is not a number
   std::string place_of_word = {};
 
   bool are_numbers() const noexcept { return word.empty(); }
-  bool are_whole() const noexcept { return are_numbers() && fractions == 0; }
+  bool are_whole() const noexcept { return are_numbers() && fractions == 0 && huge == 0; }
   bool are_flags() const noexcept { return are_whole() && least >= 0 && greatest <= 1; }
 
   /// The texts of the classes.
@@ -143,6 +139,7 @@ struct FoundLabels {
     findings.add(std::string_view(place_of_greatest));
     findings.add(floats);
     findings.add(fractions);
+    findings.add(huge);
     findings.add(std::string_view(word));
     findings.add(std::string_view(place_of_word));
     add_texts(texts, findings);
@@ -158,6 +155,7 @@ struct FoundLabels {
     greatest = std::max(greatest, range[1]);
     floats += findings.number();
     fractions += findings.number();
+    huge += findings.number();
     const std::string_view first_word = findings.text();
     const std::string_view place_of_first = findings.text();
     if (word.empty()) {

@@ -72,6 +72,7 @@ std::string joined(const Elements& elements, std::string_view separator = ", ",
 
 /// True if one of `elements` is `value`.
 template <class Elements, class Value>
+requires requires(const Elements& elements, const Value& value) { *std::begin(elements) == value; }
 bool contains(const Elements& elements, const Value& value) {
   return std::find(std::begin(elements), std::end(elements), value) != std::end(elements);
 }

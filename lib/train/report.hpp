@@ -63,9 +63,9 @@ struct RunReport {
   std::uint64_t stop = 0;           ///< a rank's request to stop, as agreed; 0: trained to the end
   std::vector<EpochReport> epochs;  ///< those that ended in this process
   PhaseSeconds step_seconds;        ///< medians over the steps after the first ten
-  double startup_seconds = 0;     ///< of the process, until its first step was done; 0: unknown
-  double evaluation_seconds = 0;  ///< of the test set, after the last epoch
-  double checkpoint_seconds = 0;  ///< of the last one, until all of it is written
+  double startup_seconds = 0;       ///< of the process, until its first step was done; 0: unknown
+  double evaluation_seconds = 0;    ///< of the test set, after the last epoch
+  double checkpoint_seconds = 0;    ///< of the last one, until all of it is written
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
   BestEpoch best = {};         ///< with a validation set

@@ -258,6 +258,17 @@ class BadInput(command.CommandTest):
                                          "of layer 1 (dense 16), for record 77", "--on-nonfinite skip"])
         self.assertNotIn("checkpoints", result.err)  # none was due
 
+        # Only one rank's slice of the weights has the value, or sums that have it.
+        text = (self.data / "train.csv").read_text().splitlines()
+        text[78] = text[1]
+        (self.folder / "alone").mkdir()
+        (self.folder / "alone/train.csv").write_text("\n".join(text) + "\n")
+        (self.folder / "alone/test.csv").write_text((self.data / "test.csv").read_text())
+        alone = ("--classes 10 --standardize false --layers 3 --batch-size 20 --epochs 2 --ranks 3 --data",
+                 self.folder / "alone", "--run-dir", self.folder / "run-alone")
+        self.assert_ends(run("train", *alone, "--exchange activations"), 76)
+        self.assert_ends(run("train", *alone[:-1], self.folder / "skip-alone", "--on-nonfinite skip"), 0)
+
         parts = run("train", *job, "--micro-batch 3 --run-dir", self.folder / "parts", **MPI)
         self.assertEqual(parts.err.splitlines()[:2], result.err.splitlines()[:2])
 

@@ -87,6 +87,13 @@ class Survive(command.CommandTest):
         for loss, step in zip(lost, (105, 200, 300)):
             self.assertTrue(step - 16 <= loss["step"] <= step, lost)
 
+    def test_what_rank_0_recorded_before_a_snapshot_stays(self):
+        """Though rank 0 writes once a second, and these steps take less."""
+        process, made, _ = self.begin(3, "--snapshot-every 8", env=faults("kill:rank=0,step=155,phase=step"))
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_undisturbed(made, result)
+
     def test_a_rank_that_hangs_is_killed(self):
         process, made, ranks = self.begin(3, f"--timeout {TIMEOUT}")
         os.kill(ranks[1], signal.SIGSTOP)

@@ -343,6 +343,14 @@ void together_fails_on_all(Communicator& comm, Findings& findings) {
   const auto memory = findings.expect_throw<AgreedError>(
       "bad_alloc", [&] { comm::together(comm, [] { throw std::bad_alloc(); }); });
   findings.expect(memory == "out of memory", memory);
+  if (comm.size() == 1) return;
+  const auto all = findings.expect_throw<AgreedError>("all, differently", [&] {
+    comm::together(comm,
+                   [&] { throw std::runtime_error("reason " + std::to_string(comm.rank())); });
+  });
+  const auto end = " (the first of " + std::to_string(comm.size()) + " that failed, of " +
+                   std::to_string(comm.size()) + " ranks): reason 0";
+  findings.expect(all.starts_with("rank 0 on ") && all.ends_with(end), all);
   if (comm.size() < 3) return;
   const auto some = findings.expect_throw<AgreedError>("several, differently", [&] {
     comm::together(comm, [&] {
@@ -352,6 +360,23 @@ void together_fails_on_all(Communicator& comm, Findings& findings) {
   const auto tail = " (the first of " + std::to_string(comm.size() - 1) + " that failed, of " +
                     std::to_string(comm.size()) + " ranks): reason 1";
   findings.expect(some.starts_with("rank 1 on ") && some.ends_with(tail), some);
+}
+
+void shared_work_fails_on_one(Communicator& comm, Findings& findings) {
+  if (comm.size() == 1) return;
+  for (int failing = 0; failing < comm.size(); ++failing) {
+    bool gathered = false;
+    const auto what = findings.expect_throw<AgreedError>("one, before it gathers", [&] {
+      comm::together(comm, [&](comm::Exchange& exchange) {
+        if (comm.rank() == failing) throw std::runtime_error("cannot read");
+        gathered = exchange.gather("text").has_value();
+      });
+    });
+    findings.expect(!gathered, "texts of a rank that has failed");
+    findings.expect(what.starts_with("rank " + std::to_string(failing) + " on ") &&
+                        what.ends_with(": cannot read"),
+                    what);
+  }
 }
 
 void equal_settings(Communicator& comm, Findings& findings) {
@@ -442,6 +467,7 @@ const std::vector<ContractCheck>& communicator_contract() {
       {"together succeeds", together_succeeds},
       {"together fails on one rank", together_fails},
       {"together fails on several", together_fails_on_all},
+      {"shared work fails on one rank", shared_work_fails_on_one},
       {"require_equal accepts equal settings", equal_settings},
       {"require_equal names the odd rank", one_odd_rank},
       {"require_equal names both halves", halves_differ},

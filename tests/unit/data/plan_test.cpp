@@ -31,6 +31,39 @@ TEST_CASE("the guide's examples of rebatching", "[plan]") {
   for (std::size_t step = 0; step < 7; ++step) CHECK(alone[step][0].size() == (step < 6 ? 16 : 4));
 }
 
+TEST_CASE("epochs that drop a remainder drop different records", "[plan]") {
+  const Plan plan({.records = 10,
+                   .batch_size = 4,
+                   .ranks = 2,
+                   .drop_remainder = true,
+                   .shuffle = Shuffle::global});
+  std::set<std::uint64_t> read;
+  std::vector<std::uint64_t> ids;
+  for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+      for (std::uint64_t rank = 0; rank < 2; ++rank) {
+        plan.records(epoch, step, rank, ids);
+        read.insert(ids.begin(), ids.end());
+      }
+    }
+  }
+  CHECK(read.size() == 10);
+}
+
+TEST_CASE("a proof finds wrong facts", "[plan]") {
+  const Plan plan({.records = 10, .batch_size = 4, .ranks = 2});
+  auto facts = facts_of(plan);
+  facts.multiplicity.omitted = 1;
+  CHECK_THROWS_AS(prove(plan, facts, 0), std::logic_error);
+  facts = facts_of(plan);
+  ++facts.records_per_rank[0];
+  CHECK_THROWS_AS(prove(plan, facts, 0), std::logic_error);
+}
+
+TEST_CASE("workers that shuffle files have seeds of their own", "[plan]") {
+  CHECK(worker_seed(1, 1) != worker_seed(1, 2));
+}
+
 TEST_CASE("the automatic leaf", "[plan]") {
   for (const std::uint64_t most : {float32_leaf, bf16_leaf}) {
     CHECK(automatic_leaf(0, most) == 1);

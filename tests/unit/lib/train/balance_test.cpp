@@ -25,6 +25,7 @@ TEST_CASE("shares stay where others are hardly better", "[balance]") {
   CHECK(balanced_shares({2, 2, 2, 2}, {1, 1, 1.05, 1.09}, 4) == Shares{2, 2, 2, 2});
   CHECK(balanced_shares({1, 1}, {1, 5}, 2) == Shares{1, 1});
   CHECK(balanced_shares({6, 6}, {1, 1.1}, 12) == Shares{6, 6});
+  CHECK(balanced_shares({10, 10}, {1, 1.15}, 20) == Shares{10, 10});
   CHECK(balanced_shares({3}, {1}, 3) == Shares{3});
 }
 

@@ -116,6 +116,20 @@ TEST_CASE("every cut, bit flip and exchange of a checkpoint's files is found", "
   REQUIRE(refuses());
 }
 
+TEST_CASE("a replica refuses damaged moments", "[resume]") {
+  const TemporaryFolder folder;
+  ToyRun run{.hidden = {}, .epochs = 1, .checkpoint_every = 2};
+  train_and_save(folder.path(), 1, run);
+  run.resume_from = folder.path() / checkpoint_name(4);
+  const auto moments = run.resume_from / "optimizer.safetensors";
+  auto bytes = test::read_bytes(moments);
+  bytes.back() ^= 1;
+  std::ofstream(moments, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  CHECK_THROWS_WITH(per_rank(3, run), Catch::Contains("optimizer.safetensors: its checksum is"));
+}
+
 TEST_CASE("the newest valid checkpoint is found, and each skipped one named", "[resume]") {
   const TemporaryFolder folder;
   train_and_save(folder.path(), 1, {.hidden = {}, .epochs = 1, .checkpoint_every = 2});

@@ -153,6 +153,21 @@ TEST_CASE("with two ranks both are named", "[sentinel]") {
                                     }});
   CHECK(found.code == 70);
   CHECK_THAT(found.text, Contains("rank 0") && Contains("rank 1"));
+  CHECK_FALSE(found.rank);
+}
+
+TEST_CASE("allreduce: the last weight is compared, whatever part of all a step compares",
+          "[sentinel]") {
+  const auto found = outcome_of(3, {.batch_size = 4,
+                                    .canonical = false,
+                                    .disturb =
+                                        [](auto& network, int rank, std::uint64_t step) {
+                                          if (rank != 1 || step != fault_step) return;
+                                          flip(network.parameters().values().back(), 20);
+                                        },
+                                    .sentinel_steps = GENERATE(1, 3, 7, 11, 16)});
+  CHECK(found.code == 70);
+  CHECK(step_in(found.text) < fault_step + 16);
 }
 
 TEST_CASE("allreduce: an update that one rank skips is found", "[sentinel]") {

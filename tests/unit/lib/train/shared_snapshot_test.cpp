@@ -95,7 +95,8 @@ TEST_CASE("the newest snapshot that all ranks of its group have written is taken
   CHECK(group(3, 8, 2) == 4);
   CHECK(group(3, 8, 3) == 8);
   CHECK(group(3, 12, 3) == 12);
-  of[0]->begin(0);  // and is lost
+  CHECK(group(3, 16, 2) == 12);  // rank 2 wrote step 8 there
+  of[0]->begin(0);               // and is lost
   CHECK(group(2, 16, 0) == 12);
   CHECK(group(2, 16, 1) == 12);  // rank 1 wrote step 8 there, in a group of three
   CHECK(group(2, 16, 2) == 16);
