@@ -55,8 +55,10 @@ struct Spread {
       first = text;
     } else if (parse_float(text) != parse_float(first)) {
       differs = true;
-    } else if (number_in<double>(trimmed(text)) != number_in<double>(trimmed(first))) {
-      is_lost = true;
+    } else {
+      const auto number = number_in<double>(trimmed(text));
+      is_lost = is_lost || (number != number_in<double>(trimmed(first)) &&
+                            std::abs(number.value_or(0)) >= least_offset);
     }
   }
 };

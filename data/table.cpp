@@ -326,12 +326,13 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
   return moments;
 }
 
-/// Throws DataError for a column whose numbers float32 cannot tell apart well. Equal numbers of a
-/// target may have been rounded to one.
+/// Throws DataError for a column whose numbers float32 cannot tell apart well beside their offset.
+/// Equal numbers of a target may have been rounded to one.
 void require_spread(const Source& source, const TableColumn& column, const Moments& moments,
                     bool differ, bool is_target) {
   constexpr double least_steps = 16;
-  constexpr double exact = 1 << 24;  // whole numbers of float32 up to this one are exact
+  constexpr double exact = 1 << 24;  // whole numbers up to this one are
+  if (moments.greatest() < least_offset) return;
   const bool is_rounded = differ ? column.deviation < least_steps * moments.step()
                                  : is_target && moments.greatest() >= exact;
   if (!is_rounded) return;

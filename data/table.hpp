@@ -163,6 +163,10 @@ std::vector<float> features_of(const TableSchema& schema, float divide_by,
 
 class Source;
 
+/// Columns whose numbers are all below this are not refused for what float32 rounds away: that is
+/// noise, rather than information beside an offset.
+inline constexpr double least_offset = 1 << 20;
+
 /// Sets mean and deviation of columns of numbers and targets from the records of `source`, but for
 /// those of weight 0. It must have this schema without moments: missing numbers are NaN. Decides on
 /// `schema.standardized`: `standardize`, or if the largest absolute values of two columns differ by
@@ -171,8 +175,9 @@ class Source;
 ///
 /// Sums are in double with compensation, in the order of the records, so the same on any number of
 /// ranks. Reads the records once, each rank its part of them; and each sums some columns of all.
-/// Errors   throws DataError for a column whose deviation is below 16 steps of float32 at its
-///          greatest number, and for a target of equal numbers that float32 may have rounded.
+/// Errors   throws DataError for a column with numbers of at least least_offset and a deviation
+///          below 16 steps of float32 at the greatest, and for a target of equal numbers that
+///          float32 may have rounded.
 /// Ranks    local; collective over `ranks`, unless that is null: see OpeningRanks (source.hpp).
 void add_moments(TableSchema& schema, Source& source, std::optional<bool> standardize,
                  const OpeningRanks* ranks = nullptr);

@@ -478,6 +478,9 @@ TEST_CASE("numbers that float32 cannot tell apart are refused", "[data][table]")
         error_of("time", offset, distance, std::nullopt),
         Contains("column 'time'") && Contains("24 bits of float32") && Contains("ignore_columns"));
   }
+  const auto noise = Table("a,label\n0.3,0\n0.30000001,1\n0.30000002,0\n").split(0.3);
+  CHECK(noise.train->records() == 2);
+  CHECK(Table("a,label\n0.3,0\n0.30000000000000004,1\n").find().columns.size() == 1);
   CHECK_THAT(error_of("time", 17e8, 0.25, std::nullopt),
              Contains("column 'time': its numbers are all '1700000000.00' in the 24 bits"));
   for (const auto& [offset, distance] : {std::pair{17e8, 2.0}, {17e8, 0.25}}) {
