@@ -152,10 +152,11 @@ bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began)
   return is_written_since(began, std::filesystem::path(run) / "flight" / launching::diagnosis_name);
 }
 
-/// True if the job has begun to train this run since `began`, and has not finished it.
-bool is_unfinished(const std::string& run, std::filesystem::file_time_type began) {
-  return is_written_since(began, std::filesystem::path(run) / "summary.json") &&
-         !train::is_finished(run);
+/// Whether the job has finished this run; nullopt if it has not begun to train it since `began`.
+std::optional<bool> has_finished(const std::string& run, std::filesystem::file_time_type began) {
+  const auto summary = std::filesystem::path(run) / "summary.json";
+  if (!is_written_since(began, summary)) return std::nullopt;
+  return train::is_finished(run);
 }
 
 std::filesystem::path exit_code_of(const std::string& run) {
@@ -197,8 +198,10 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
       if (const auto code = code_of_ranks(run, ended.was_asked)) {
         ended = {*code, ended.was_asked, false};
-      } else if (ended.code == 0 && is_unfinished(run, began)) {
-        ended.code = static_cast<int>(ExitCode::timeout);  // mpirun's recovery ignores killed ranks
+      } else if (const auto finished = has_finished(run, began)) {
+        // mpirun's recovery ignores killed ranks, and mpirun returns 1 if it was asked to stop.
+        if (ended.code == 0 && !*finished) ended.code = static_cast<int>(ExitCode::timeout);
+        if (ended.was_asked && *finished) ended.code = 0;
       }
       return ended;
     }

@@ -449,7 +449,6 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory_->finish(report);
-  record_end(static_cast<int>(ExitCode::success));
   const auto& last = directory_->last_checkpoint();
   const std::string saved = (last.empty() && resume_ ? resume_->checkpoint : last).string();
   directory_.reset();  // no later error makes it a failed run

@@ -353,6 +353,11 @@ std::optional<float> parse_float(std::string_view text) noexcept {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
+std::optional<double> parse_double(std::string_view text) noexcept {
+  std::errc error{};
+  return parse<double>(number_text(text), error);
+}
+
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept {
   std::errc error{};
   return parse<std::int64_t>(number_text(text), error);
@@ -361,8 +366,7 @@ std::optional<std::int64_t> parse_whole(std::string_view text) noexcept {
 std::optional<std::int64_t> parse_integral(std::string_view text) noexcept {
   if (const auto whole = parse_whole(text)) return whole;
   constexpr double exact = 9007199254740992.0;  // 2^53
-  std::errc error{};
-  const auto number = parse<double>(number_text(text), error);
+  const auto number = parse_double(text);
   if (!number || std::abs(*number) >= exact || *number != std::floor(*number)) return std::nullopt;
   return static_cast<std::int64_t>(*number);
 }

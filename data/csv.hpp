@@ -255,6 +255,9 @@ std::size_t scan_decimal(std::string_view text, float& number) noexcept;
 /// Parses an integer; empty if invalid.
 std::optional<std::int64_t> parse_whole(std::string_view text) noexcept;
 
+/// A number, as parse_float() takes it, in double.
+std::optional<double> parse_double(std::string_view text) noexcept;
+
 /// Parses an integer that may be written as a float, "7.0"; empty if it is none.
 std::optional<std::int64_t> parse_integral(std::string_view text) noexcept;
 

@@ -1,7 +1,5 @@
 // Finds what the columns of a table are: numbers, words, labels (table.hpp).
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -448,9 +446,10 @@ class SchemaFinder {
                           why_no_number(labels.word) + ", but other labels are, with a fraction",
                       "mend the line; or, if each is a class, `task=classification`");
     }
-    const bool are_floats = labels.floats > 0 && labels.classes().size() > max_float_classes;
-    return labels.are_numbers() && (labels.fractions > 0 || are_floats) ? Task::regression
-                                                                        : Task::classification;
+    if (!labels.are_numbers()) return Task::classification;
+    const bool is_regression =
+        labels.fractions > 0 || (labels.floats > 0 && labels.classes().size() > max_float_classes);
+    return is_regression ? Task::regression : Task::classification;
   }
 
   std::vector<TableColumn> targets() const {

@@ -47,7 +47,7 @@ void add_texts(const Texts& texts, Findings& findings) {
 struct Spread {
   std::string first;     // number; empty: none so far
   bool differs = false;  // in float32
-  bool is_lost = false;  // some differ in double
+  bool is_lost = false;  // some differ in double, from least_offset on
 
   void add(std::string_view text) {
     if (differs || text == first) return;
@@ -56,9 +56,9 @@ struct Spread {
     } else if (parse_float(text) != parse_float(first)) {
       differs = true;
     } else {
-      const auto number = number_in<double>(trimmed(text));
-      is_lost = is_lost || (number != number_in<double>(trimmed(first)) &&
-                            std::abs(number.value_or(0)) >= least_offset);
+      const auto number = parse_double(text);
+      is_lost = is_lost ||
+                (number != parse_double(first) && std::abs(number.value_or(0)) >= least_offset);
     }
   }
 };

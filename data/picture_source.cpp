@@ -280,6 +280,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
                     is_known ? "name the column of paths so" : "give the table a column of paths");
   }
   require_unique(names, std::array{names[path_column], label_name}, header);
+  const bool are_numbers = are_whole(schema.classes);
   for (const auto* record = &rows.next(); !record->empty(); record = &rows.next()) {
     File file = {std::string(trimmed((*record)[path_column])), 0, 0};
     std::error_code error;
@@ -290,7 +291,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
                       "words, `format=csv`");
     }
     if (options.needs_labels) {
-      const auto found = label_of.find(class_text((*record)[label], are_whole(schema.classes)));
+      const auto found = label_of.find(class_text((*record)[label], are_numbers));
       if (found == label_of.end()) {
         throw DataError(rows.place() + ": training had no class " + in_quotes((*record)[label]),
                         "the classes are " + listed(schema.classes));

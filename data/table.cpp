@@ -203,7 +203,7 @@ class Moments {
   double greatest() const noexcept { return greatest_; }  ///< absolute value
 
   /// The distance of the numbers of float32 at `greatest`.
-  double step() const noexcept { return std::ldexp(greatest_, -23); }
+  double step() const noexcept { return std::ldexp(1, std::ilogb(greatest_) - 23); }
 
  private:
   std::uint64_t count_ = 0;
@@ -331,10 +331,8 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
 void require_spread(const Source& source, const TableColumn& column, const Moments& moments,
                     bool differ, bool is_target) {
   constexpr double least_steps = 16;
-  constexpr double exact = 1 << 24;  // whole numbers up to this one are
   if (moments.greatest() < least_offset) return;
-  const bool is_rounded = differ ? column.deviation < least_steps * moments.step()
-                                 : is_target && moments.greatest() >= exact;
+  const bool is_rounded = differ ? column.deviation < least_steps * moments.step() : is_target;
   if (!is_rounded) return;
   throw DataError(source.place_of(0) + " and all others of this set: column " +
                       in_quotes(column.name) + ": its numbers, up to " +

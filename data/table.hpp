@@ -148,7 +148,8 @@ bool are_whole(std::span<const std::string> classes) noexcept;
 float feature_of(const TableSchema& schema, const TableColumn& column, double number) noexcept;
 
 /// The features of a record, as a network that was trained on the table takes them (for example
-/// train::Replica::predict): one text for each of schema.columns, in their order.
+/// train::Replica::predict): one text for each of schema.columns, in their order. `divide_by`: the
+/// divisor of the training set's numbers.
 ///
 ///   const auto& table = *saved.info.table;  // of a train::SavedNetwork
 ///   const std::vector<std::string> texts = {"5.1", "red"};
@@ -165,7 +166,7 @@ class Source;
 
 /// Columns whose numbers are all below this are not refused for what float32 rounds away: that is
 /// noise, rather than information beside an offset.
-inline constexpr double least_offset = 1 << 20;
+inline constexpr double least_offset = 1 << 24;  // up to which whole numbers are exact
 
 /// Sets mean and deviation of columns of numbers and targets from the records of `source`, but for
 /// those of weight 0. It must have this schema without moments: missing numbers are NaN. Decides on
@@ -175,6 +176,7 @@ inline constexpr double least_offset = 1 << 20;
 ///
 /// Sums are in double with compensation, in the order of the records, so the same on any number of
 /// ranks. Reads the records once, each rank its part of them; and each sums some columns of all.
+///
 /// Errors   throws DataError for a column with numbers of at least least_offset and a deviation
 ///          below 16 steps of float32 at the greatest, and for a target of equal numbers that
 ///          float32 may have rounded.

@@ -1,7 +1,7 @@
 #include "lockstep/train/recorded_run.hpp"
 
+#include <algorithm>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -86,13 +85,15 @@ void copy_records(const std::filesystem::path& from, const std::filesystem::path
 
 /// For LineFile: keeps the records of steps (epochs) 1 to `last`, each later than the one before.
 /// `begin` is what a record begins with, before its number; other lines are damaged, and dropped.
-std::function<bool(std::string_view)> records_up_to(std::string_view begin, std::uint64_t last) {
-  return [begin, last, before = std::uint64_t{0}](std::string_view line) mutable {
+/// Sets `kept` to the number of the last one that it keeps.
+std::function<bool(std::string_view)> records_up_to(std::string_view begin, std::uint64_t last,
+                                                    std::uint64_t& kept) {
+  return [begin, last, &kept](std::string_view line) {
     if (!line.starts_with(begin) || !line.ends_with('}')) return false;
     line.remove_prefix(begin.size());
     const auto number = whole_number(line.substr(0, line.find(',')));
-    if (!number || *number <= before || *number > last) return false;
-    before = *number;
+    if (!number || *number <= kept || *number > last) return false;
+    kept = *number;
     return true;
   };
 }
@@ -122,10 +123,10 @@ ordered_json epoch_json(const EpochReport& epoch) {
   return json;
 }
 
-/// The steps and epochs that stay recorded when a run goes on in its folder: also those before its
-/// newest checkpoint, from which it is resumed if it ends before it gets there again.
-std::pair<std::uint64_t, std::uint64_t> last_recorded(const std::filesystem::path& run,
-                                                      const Continued& begin) {
+/// The steps and epochs up to which records are kept when a run goes on in its folder: also those
+/// before its newest checkpoint, from which it is resumed if it ends before it gets there again.
+std::pair<std::uint64_t, std::uint64_t> last_kept(const std::filesystem::path& run,
+                                                  const Continued& begin) {
   const auto checkpoints = checkpoints_in(run / "checkpoints");
   for (auto at = checkpoints.rbegin(); at != checkpoints.rend() && at->first > begin.steps; ++at) {
     try {
@@ -219,11 +220,11 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);
   const auto [steps, epochs] =
-      begin.in_place ? last_recorded(path_, begin) : std::pair(begin.steps, begin.epochs);
-  metrics_.emplace(path_ / "metrics.jsonl", records_up_to(R"({"step":)", steps));
+      begin.in_place ? last_kept(path_, begin) : std::pair(begin.steps, begin.epochs);
+  metrics_.emplace(path_ / "metrics.jsonl", records_up_to(R"({"step":)", steps, steps_));
   JsonPlace place = {path_ / "epochs.jsonl", 0,
                      "restore the file, or remove it: training goes on without it"};
-  const auto keeps = records_up_to(R"({"epoch":)", epochs);
+  const auto keeps = records_up_to(R"({"epoch":)", epochs, epochs_recorded_);
   epochs_.emplace(place.path, [&](std::string_view line) {
     ++place.line;
     if (epoch_records_.size() == epochs) return false;
@@ -232,8 +233,8 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
     epoch_records_.push_back(std::move(record));
     return true;
   });
-  steps_ = steps;
-  epochs_recorded_ = epochs;
+  steps_ = std::max(steps_, begin.steps);
+  epochs_recorded_ = std::max(epochs_recorded_, begin.epochs);
   write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }
 

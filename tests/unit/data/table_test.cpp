@@ -397,7 +397,7 @@ TEST_CASE("a validation set is of the training records of a split", "[data][tabl
 TEST_CASE("standardized columns have mean 0 and deviation 1 over the training records",
           "[data][table]") {
   std::mt19937 random(3);
-  std::normal_distribution<float> normal(1e6F, 20.0F);
+  std::normal_distribution<float> normal(3e7F, 200.0F);
   std::string text = "a,label,b,constant\n";
   for (int i = 0; i < 2000; ++i) {
     text += (i % 100 == 0 ? "" : std::to_string(normal(random))) + "," + std::to_string(i % 3) +

@@ -139,7 +139,10 @@ TEST_CASE("ranks that go on keep the records before the newest checkpoint", "[ru
     CHECK(directory.recorded_epochs() == 2);
     record(directory, 2, 3);
   }
+  // Resumed from an older checkpoint: the records no longer reach the newer one.
+  open(Continued{.checkpoint = "", .steps = 3, .epochs = 1});
   auto directory = open(loss);
+  CHECK(directory.recorded_steps() == 3);
   record(directory, 2, 10);
   directory.flush();
   const RecordedRun run = read_run(path);
