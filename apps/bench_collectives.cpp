@@ -178,7 +178,7 @@ Backends backends_of(const CollectiveSweep& sweep, comm::Communicator& comm) {
   }
   comm::together(comm, [&] {
     for (const std::string& asked : sweep.backends) {
-      if (std::find(names.begin(), names.end(), asked) != names.end()) continue;
+      if (contains(names, asked)) continue;
       throw ConfigError(
           "--backend: this launch has no " + in_quotes(asked) + ", but " + listed(names),
           asked == "threads"                      ? "start it without a launcher, with --ranks N"

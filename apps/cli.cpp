@@ -211,9 +211,7 @@ void Syntax::take_table_settings() {
   for (auto& name : table_settings()) settings.push_back(std::move(name));
 }
 
-bool Syntax::takes(const std::string& setting) const {
-  return std::find(settings.begin(), settings.end(), setting) != settings.end();
-}
+bool Syntax::takes(const std::string& setting) const { return contains(settings, setting); }
 
 const std::string& Syntax::help_of(const Setting& setting) const {
   const auto other = other_help.find(setting.name);

@@ -93,7 +93,7 @@ std::optional<std::string> suggestion(std::string_view word, std::span<const std
       {"benchmark", "bench"}};
   const auto [begin, end] = meanings.equal_range(word);
   for (auto meant = begin; meant != end; ++meant) {
-    if (std::find(names.begin(), names.end(), meant->second) != names.end()) return meant->second;
+    if (contains(names, meant->second)) return meant->second;
   }
   return nearest(word, names);
 }

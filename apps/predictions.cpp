@@ -133,14 +133,11 @@ class KeptColumns {
     names_ = all_ ? texts_->names() : output.kept_columns;
     for (const std::string& name : names_) {
       const auto& there = texts_->names();
-      if (std::find(there.begin(), there.end(), name) != there.end()) continue;
+      if (contains(there, name)) continue;
       throw ConfigError("--keep-columns: no column is named " + in_quotes(name),
                         did_you_mean(nearest(name, there), "the columns are " + listed(there)));
     }
     choose();
-    const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
-      return std::find(names.begin(), names.end(), name) != names.end();
-    };
     for (const std::string& name : names_) {
       std::string head = name;
       while (head == "id" || contains(taken, head) || (head != name && contains(names_, head))) {

@@ -1,6 +1,5 @@
 #include "apps/run_file.hpp"
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -134,7 +133,7 @@ void for_each_setting(const toml::table& table, const std::string& path,
     visit({setting_named(place, std::string(name)), place, node});
   };
   for (const auto& [key, node] : table) {
-    const bool is_group = std::find(groups.begin(), groups.end(), key.str()) != groups.end();
+    const bool is_group = contains(groups, key.str());
     const auto* group = node.as_table();
     if (group == nullptr || !is_group) {
       visit_key(key, key.str(), node);

@@ -128,7 +128,7 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
                const char* help) {
   const std::string all = joined(words, "|");
   const auto check = [=](const std::string& value) {
-    if (std::find(words.begin(), words.end(), value) != words.end()) return;
+    if (contains(words, value)) return;
     throw ConfigError("'" + value + "' is none of " + all,
                       did_you_mean(suggestion(value, words), "use one of them"));
   };

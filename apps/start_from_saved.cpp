@@ -224,7 +224,7 @@ void require_same_settings(const Decisive& saved, const Decisive& now,
     if (value == before) continue;
     std::string remedy = remedy_if_fixed(name, value);
     if (remedy.empty()) {
-      if (std::find(meant.begin(), meant.end(), name) != meant.end()) continue;
+      if (contains(meant, name)) continue;
       remedy = fmt::format(
           "leave --{} out; or write --resume-with {}=VALUE where you mean to change it: results "
           "then differ from those of a run that was never interrupted",

@@ -54,7 +54,7 @@ void require_known(const std::string& path, const toml::table& table,
                    const std::vector<std::string>& names) {
   for (const auto& [key, node] : table) {
     const std::string word(key.str());
-    if (std::find(names.begin(), names.end(), word) != names.end()) continue;
+    if (contains(names, word)) continue;
     refuse(place_of(path, key.source()), "unknown key '" + printable(word) + "'",
            did_you_mean(nearest(word, names), "the keys here are " + joined(names)));
   }
@@ -91,7 +91,7 @@ class Keys {
   std::string choice(const char* key, const std::vector<std::string>& words) const {
     if (!given(key)) return words.front();
     const std::string text = flag_text(*table_.get(key), place(key));
-    if (std::find(words.begin(), words.end(), text) != words.end()) return text;
+    if (contains(words, text)) return text;
     refuse(place(key), fmt::format("'{}' is none of {}", printable(text), fmt::join(words, ", ")),
            did_you_mean(nearest(text, words), "use one of these"));
   }
@@ -146,9 +146,7 @@ Interval interval_in(const std::string& path, const std::string& place, const to
 Varied varied_in(const std::string& path, const TomlSetting& given, bool is_random) {
   const std::string& name = given.setting.name;
   const std::string place = given.place + ": " + name;
-  const bool is_of_job =
-      given.setting.scope == Scope::job ||
-      std::find(job_settings.begin(), job_settings.end(), name) != job_settings.end();
+  const bool is_of_job = given.setting.scope == Scope::job || contains(job_settings, name);
   if (is_of_job) {
     refuse(place, "not a setting of a trial", "leave it out of [sweep.settings]");
   }

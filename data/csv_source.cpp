@@ -130,8 +130,7 @@ void CsvSource::name_columns(std::size_t all, std::vector<std::vector<std::strin
 
 void CsvSource::require_features(std::size_t features) const {
   const auto& names = header_.names;
-  const bool has_label =
-      needs_labels_ || std::find(names.begin(), names.end(), "label") != names.end();
+  const bool has_label = needs_labels_ || contains(names, "label");
   const std::size_t found = names.size() - (has_label ? 1 : 0);
   if (found == features) return;
   throw DataError(path().string() + ":1: a table of " + counted(found, "column") +
