@@ -317,7 +317,8 @@ class Faults(command.CommandTest):
         """EIO, in a write or when the data is synced: the checkpoint before it stays, and nothing of the new one."""
         folder = self.folder / "run"
         train = words("train", SMALL.replace("--epochs 1", "--epochs 3"), "--checkpoint-every 5 --run-dir", folder)
-        for call_name, ranks in (("write", 2), ("fsync", 2), ("write", "mpirun"), ("fsync", "mpirun")):
+        for call_name, ranks in (("write", 2), ("fsync-file", 2), ("fsync-folder", 2), ("write", "mpirun"),
+                                 ("fsync-file", "mpirun"), ("fsync-folder", "mpirun")):
             with self.subTest(call=call_name, ranks=ranks):
                 result = call(self.job(f"FAULT_EIO={call_name}:/.step-00000010.tmp", *train, ranks=ranks))
                 self.assert_refused(result, 74, [folder / "checkpoints", "Input/output error", "remedy"], SOON)

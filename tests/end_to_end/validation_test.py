@@ -72,6 +72,13 @@ class Validation(command.CommandTest):
                 shorter = self.train(DATA, SPLIT, f"--epochs {best['epoch']}", name=f"shorter-{monitor}")
                 self.assertEqual(hash_in(kept.checkpoints[0]), shorter.summary["weights_hash"])
 
+    def test_of_equal_epochs_the_first_is_the_best(self):
+        """A rate so small that it changes no weight."""
+        run = self.train(DATA, "--validation 0.3 --learning-rate 1e-30 --epochs 40 --patience 3")
+        losses = [epoch["validation_loss"] for epoch in epochs_of(run.folder)]
+        self.assertEqual(losses, 4 * losses[:1])
+        self.assertEqual(run.summary["best"]["epoch"], 1)
+
     def test_a_continued_run_ends_at_the_same_epoch(self):
         whole = self.train(DATA, EARLY, "--checkpoint-every 5 --keep 99", name="whole", threads=2)
         best = whole.summary["best"]["epoch"]

@@ -1,6 +1,7 @@
 /* Makes system calls fail, for tests: cc -shared -fPIC -o faults.so faults.c, then LD_PRELOAD.
  *   FAULT_THREAD=N       std::thread, the N-th (from 1) and all later ones of a process: EAGAIN
- *   FAULT_EIO=CALL:TEXT  CALL (write or fsync) on files whose path contains TEXT: EIO */
+ *   FAULT_EIO=CALL:TEXT  CALL on files whose path contains TEXT: EIO; one of write, fsync-file and
+ *                        fsync-folder */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*), void* argument) {
@@ -45,7 +47,9 @@ ssize_t write(int file, const void* bytes, size_t count) {
 }
 
 int fsync(int file) {
-  if (fails("fsync", file)) return -1;
+  struct stat status;
+  const int is_folder = fstat(file, &status) == 0 && S_ISDIR(status.st_mode);
+  if (fails(is_folder ? "fsync-folder" : "fsync-file", file)) return -1;
   int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
   return real(file);
 }
