@@ -187,6 +187,7 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
     for (const Moment moment : moments()) {
       read_moments(saved.folder, block.layout(), optimizer_, moment, whole);
       restore_moment(moment, whole);
+      std::fill(whole.begin(), whole.end(), 0.0F);  // the padding, too
     }
     training().optimizer().set_scalars(state.optimizer.scalars);
     std::fill(whole.begin(), whole.end(), 0.0F);

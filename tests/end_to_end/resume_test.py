@@ -95,6 +95,16 @@ class Resume(command.CommandTest):
                 if step < 60:
                     self.assertIn(f"step-{step:08}", made.summary["resumed_from"])
 
+    def test_widths_with_padding(self):
+        """A rank's moments are several ranges, which are moved within the block they are read into."""
+        for layers, rank_counts in (("300,300,300,300,300", (2,)), ("1000,1000,1000", (2, 3))):
+            job = f"--train-limit 300 --test-limit 20 --epochs 1 --layers {layers} --checkpoint-every 1"
+            whole = self.train(job, name=f"whole-{layers}", threads=2)
+            for threads in rank_counts:
+                with self.subTest(layers=layers, threads=threads):
+                    parts = self.copy(whole, f"from-{layers}-{threads}", 1)
+                    self.assert_same(whole, self.resume(job, name=parts.folder.name, threads=threads))
+
     def test_settings_come_from_the_run(self):
         whole = self.whole()
         self.copy(whole, last=28)
