@@ -27,6 +27,7 @@
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/run_directory.hpp"
 
@@ -400,16 +401,22 @@ std::vector<std::filesystem::path> places_of(const std::string& data) {
   return places;
 }
 
-/// Throws ConfigError for an output that would replace what is read.
+/// Throws ConfigError for an output that would replace what is read, or what its run has saved.
 void require_not_read(const std::string& output, const RunConfig& config,
                       const train::SavedNetwork& saved) {
   std::error_code error;
-  const auto target = std::filesystem::canonical(output, error);
-  if (error) return;  // it does not exist
+  const auto target = std::filesystem::weakly_canonical(std::filesystem::absolute(output), error);
+  if (error) return;  // it cannot be reached, so neither written
   const auto refuse = [&](const std::string& what) {
     throw ConfigError("--output " + output + ": is a file of " + what, "give it another name");
   };
   if (is_in(saved.folder, target)) refuse("the checkpoint " + saved.folder.string());
+  if (const auto run = train::run_of(saved.folder); !run.empty()) {
+    for (const char* name : train::run_entries) {
+      if (is_in(run / name, target)) refuse("the run " + run.string());
+    }
+  }
+  if (!std::filesystem::exists(target, error)) return;
   const auto places = places_of(config.data);
   if (std::any_of(places.begin(), places.end(),
                   [&](const auto& place) { return is_in(place, target); })) {
@@ -457,9 +464,8 @@ void predict_from(const Arguments& arguments, const RunConfig& config, comm::Com
   std::unique_ptr<PredictionWriter> writer;
   const train::Predicted predicted = predicted_of(arguments, job);
   comm::together(comm, [&] {
-    if (arguments.value("output") != "-") {
-      require_not_read(arguments.value("output"), config, job.saved);
-    }
+    const std::string& path = arguments.value("output");
+    if (!path.empty() && path != "-") require_not_read(path, config, job.saved);
     const PredictionOutput output = output_of(arguments, config, job, predicted);
     if (comm.rank() == 0) writer = PredictionWriter::make(output);
   });

@@ -153,7 +153,7 @@ std::vector<EpochReport> read_epochs(const std::filesystem::path& folder) {
 }
 
 std::string run_file_in(const std::filesystem::path& folder) {
-  for (const char* name : {"config.toml", "summary.json", "metrics.jsonl", "checkpoints"}) {
+  for (const char* name : run_entries) {
     std::error_code ignored;
     if (std::filesystem::exists(folder / name, ignored)) return name;
   }

@@ -1,6 +1,7 @@
 // What a run's folder (run_directory.hpp) has recorded, and how two runs differ.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -58,7 +59,11 @@ std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
 /// True if the run's summary.json says that it is finished; false if it cannot be read. Local.
 bool is_finished(const std::filesystem::path& folder);
 
-/// The name of a file of a run that is in `folder`; empty if it holds no run. Local.
+/// What a run directory holds.
+inline constexpr std::array run_entries{"config.toml",  "summary.json", "metrics.jsonl",
+                                        "epochs.jsonl", "checkpoints",  "flight"};
+
+/// The name of one of run_entries that is in `folder`; empty if it holds no run. Local.
 std::string run_file_in(const std::filesystem::path& folder);
 
 /// A recorded value that differs between two runs.

@@ -253,13 +253,17 @@ class Inference(command.CommandTest):
         data = files.write_set(self.folder / "data", side=28)
         link = self.folder / "link.csv"
         link.symlink_to(data / TEST[0])
-        for output, what in ((data / TEST[0], data), (link, data), (self.checkpoint / "model.safetensors", "checkpoint")):
+        run_dir = self.made.folder
+        for output, what in ((data / TEST[0], data), (link, data), (self.checkpoint / "model.safetensors", "checkpoint"),
+                             (self.checkpoint / "new.csv", "checkpoint"), (run_dir / "metrics.jsonl", "run"),
+                             (run_dir / "checkpoints/new.csv", "run")):
             for options in ({}, {"threads": 3}):
                 with self.subTest(output=output, **options):
-                    before = output.read_bytes()
+                    before = output.read_bytes() if output.exists() else None
                     refused = run("predict", self.checkpoint, "--data", data, "--output", output, **options)
                     self.assert_refused(refused, 2, [f"--output {output}: is a file of the", what, "another name"])
-                    self.assertEqual(output.read_bytes(), before)
+                    self.assertEqual(output.read_bytes() if output.exists() else None, before)
+        self.succeed("predict", self.checkpoint, "--data", data, "--output", run_dir / "predictions.csv")
 
 
 if __name__ == "__main__":
