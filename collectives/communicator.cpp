@@ -141,6 +141,10 @@ std::unique_ptr<Communicator> Communicator::split(int color) {
 }
 
 std::unique_ptr<Communicator> Communicator::split(std::span<const std::uint64_t> colors) {
+  if (colors.size() != static_cast<std::size_t>(size_)) {
+    throw std::invalid_argument("split: " + std::to_string(colors.size()) + " colors of " +
+                                std::to_string(size_) + " ranks");
+  }
   const auto color_of = [&](int rank) { return colors[static_cast<std::size_t>(rank)]; };
   Subgroup part;
   for (int rank = 0; rank < size_; ++rank) {

@@ -227,6 +227,7 @@ class Communicator {
   std::unique_ptr<Communicator> split(int color);
 
   /// The same for ranks that know the colors of all, [size()], so that these are not exchanged.
+  /// Throws std::invalid_argument for another number of them.
   std::unique_ptr<Communicator> split(std::span<const std::uint64_t> colors);
 
   /// True if collectives throw RankLost soon after a rank has ended, and living() is there. Local.

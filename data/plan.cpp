@@ -144,6 +144,11 @@ Range Plan::positions(std::uint64_t step, std::uint64_t rank) const noexcept {
 void Plan::records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                    std::vector<std::uint64_t>& ids) const {
   require_worker(rank, options_.ranks);
+  if (step >= steps()) {
+    throw ConfigError(
+        "step " + std::to_string(step) + " of an epoch of " + counted(steps(), "step"),
+        "count steps from 0 in every epoch");
+  }
   const Range mine = positions(step, rank);
   ids.resize(mine.size());
   const Permutation shuffled = order(epoch, rank);

@@ -354,7 +354,7 @@ class Plan {
   Range positions(std::uint64_t step, std::uint64_t rank) const noexcept;
 
   /// Writes the records of `rank` at `step` of `epoch` (from 0), in order, to `ids` (resized).
-  /// Throws ConfigError if `rank` is not in the plan.
+  /// Throws ConfigError if `rank` is not in the plan, or `step` not below steps().
   void records(std::uint64_t epoch, std::uint64_t step, std::uint64_t rank,
                std::vector<std::uint64_t>& ids) const;
 

@@ -314,6 +314,7 @@ std::uint64_t BalancedPieces::filled(std::uint64_t worker, std::uint64_t example
 
 FileStreams::FileStreams(std::span<const std::uint64_t> file_records, std::uint64_t workers)
     : workers_(workers), lengths_(workers) {
+  if (workers == 0) throw ConfigError("files for 0 workers", "give at least 1");
   first_.reserve(file_records.size());
   before_.reserve(file_records.size());
   std::uint64_t records = 0;

@@ -215,6 +215,11 @@ std::size_t axis_length(const Layout& layout, std::size_t axis, const Lengths& f
 }  // namespace
 
 Shape global_shape(const Layout& layout, const std::vector<Shape>& pieces) {
+  const auto ranks = static_cast<std::size_t>(layout.mesh().size());
+  if (pieces.size() != ranks) {
+    throw ConfigError(counted(pieces.size(), "piece") + " for a mesh of " + counted(ranks, "rank"),
+                      "give the shape of each rank's piece");
+  }
   for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
     if (pieces[rank].size() == layout.rank()) continue;
     throw ConfigError("rank " + std::to_string(rank) + " has a piece of shape " +

@@ -1,10 +1,16 @@
 #include "lockstep/distribute/tensor.hpp"
 
+#include <limits>
+
 namespace lockstep {
 std::size_t elements_of(const Shape& shape) noexcept {
   std::size_t product = 1;
-  for (const std::size_t length : shape) product *= length;
-  return product;
+  bool overflows = false;
+  for (const std::size_t length : shape) {
+    overflows |= __builtin_mul_overflow(product, length, &product);
+  }
+  const bool is_empty = contains(shape, std::size_t{0});
+  return overflows && !is_empty ? std::numeric_limits<std::size_t>::max() : product;
 }
 
 std::string to_text(const Shape& shape) { return "(" + joined(shape) + ")"; }

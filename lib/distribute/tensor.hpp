@@ -25,7 +25,8 @@ namespace lockstep {
 /// The lengths of the axes, outermost first; {} is a single value.
 using Shape = std::vector<std::size_t>;
 
-/// The number of elements: the product of the lengths; 1 for {}.
+/// The number of elements: the product of the lengths, or the greatest std::size_t if it is more;
+/// 1 for {}.
 std::size_t elements_of(const Shape& shape) noexcept;
 
 /// "(2, 3)", "(1,)" is "(1)", "()".

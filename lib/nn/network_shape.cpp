@@ -227,6 +227,7 @@ std::vector<std::size_t> NetworkShape::widths() const {
 }
 
 std::vector<LayerSize> NetworkShape::sizes() const {
+  if (features == 0) throw ConfigError("a network of 0 features", "give at least 1");
   std::vector<LayerSize> all;
   std::vector<FeatureShape> shapes = {input};  // of each value
   std::vector<std::size_t> values = {0};       // a flatten's is the value before it

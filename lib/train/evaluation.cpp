@@ -164,6 +164,12 @@ class EvaluationSums {
         results_(plan.largest_gathered(), comm),
         values_(plan.largest_gathered(), has_values() ? 2 * outputs_ : 0, comm),
         scores_(plan.largest_gathered(), scores_set() ? outputs_ + target_width() : 0, comm) {
+    for (const Metric& metric : metrics) {
+      if (!metric.of_example != !metric.of_set) continue;
+      throw ConfigError("metric " + in_quotes(metric.name) + " has " +
+                            (metric.of_set ? "both functions" : "no function"),
+                        "set of_example, or of_set");
+    }
     set_.outputs = outputs_;
     if (has_labels() && outputs_ <= max_counted_classes) {
       sums_.confusion.resize(outputs_ * outputs_);

@@ -74,8 +74,8 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
       .model = groups_.model,
       .micro_batch = options.micro_batch};
   auto exchange = Exchange::automatic;
-  require_plan_of(groups_.batch, plan);
   require_equal_settings(shape, &plan, options, groups_.all);
+  require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
     optim::require_valid(options.optimizer);
     require_fitting_plan(plan, options);
@@ -132,11 +132,11 @@ Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaO
 
 Replica::~Replica() = default;
 
-void Replica::require_loss() const {
+void Replica::require_loss(const char* use) const {
   if (unknown_loss_.empty()) return;
   throw comm::AgreedError(ExitCode::usage,
-                          "evaluate: the checkpoint was trained with the loss '" + unknown_loss_ +
-                              "', which is not built in",
+                          std::string(use) + ": the checkpoint was trained with the loss '" +
+                              unknown_loss_ + "', which is not built in",
                           "give it as ReplicaOptions::loss");
 }
 
@@ -350,20 +350,29 @@ void Replica::drop_staged() noexcept {
 }
 
 Evaluation Replica::evaluate(data::Source& source, const std::vector<Metric>& metrics) {
+  comm::together(groups_.all, [&] {
+    if (source.features() == shape().features) return;
+    throw ConfigError("evaluate: records of " + counted(source.features(), "feature") +
+                          " for a network of " + std::to_string(shape().features),
+                      "give data that is shaped as that of training");
+  });
+  comm::require_equal(groups_.all, "the data set of an evaluation",
+                      {{"records", std::to_string(source.records())}, {"data", source.identity()}},
+                      "open the same data on all ranks");
   data::BatchReader reader(source, evaluation_plan(source.records(), groups_.batch.size()),
                            groups_.batch.rank());
   return evaluate(reader, metrics);
 }
 
 Evaluation Replica::evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics) {
-  require_loss();
+  require_loss("evaluate");
   return train::evaluate(inference(), network_->loss_function(), reader, groups_, metrics);
 }
 
 Evaluation Replica::evaluate(const data::Plan& plan,
                              const std::function<std::optional<Piece>()>& next,
                              const std::vector<Metric>& metrics) {
-  require_loss();
+  require_loss("evaluate");
   require_plan_of(groups_.batch, plan);
   const std::uint64_t of_evaluation =
       evaluation_plan(evaluation_batch, groups_.batch.size()).largest_piece();

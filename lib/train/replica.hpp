@@ -229,7 +229,8 @@ class Replica {
   /// Returns loss and accuracy, or R2, and the means of `metrics`, over all records, every example
   /// counted once.
   ///
-  /// Errors   those of train::evaluate().
+  /// Errors   those of train::evaluate(); AgreedError (2) if records have other features than the
+  ///          network, or ranks have different data.
   /// Ranks    collective.
   Evaluation evaluate(data::Source& source, const std::vector<Metric>& metrics = {});
   Evaluation evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics = {});
@@ -333,7 +334,9 @@ class Replica {
   /// Sets the weights of training to those of another network's file or checkpoint, before the
   /// first step. Layers of InitialWeights::fresh keep theirs. Every rank reads its part.
   ///
-  /// Errors   throws comm::AgreedError: those of read_initial_weights().
+  /// Errors   throws comm::AgreedError: those of read_initial_weights(); (2) after a step, or if
+  /// the
+  ///          replica only evaluates.
   /// Ranks    collective.
   TakenWeights start_from(const InitialWeights& initial);
 
@@ -397,7 +400,7 @@ class Replica {
                       const std::vector<Metric>& metrics);
   NonfiniteValue first_nonfinite(const data::Batch& batch,
                                  std::span<const nn::ExampleResult> results);
-  void require_loss() const;
+  void require_loss(const char* use) const;
   void make_network(const nn::NetworkShape& shape, const ReplicaOptions& options);
   void make_device(const ReplicaOptions& options);
   Step& training() const;

@@ -4,6 +4,7 @@
 #include <new>
 #include <optional>
 
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/nn/network.hpp"
@@ -30,6 +31,7 @@ Range slice_of(std::size_t length, int part, int parts) {
 }  // namespace
 
 std::unique_ptr<Snapshot> Replica::make_snapshot() {
+  require_loss("save");
   const auto& loss = network_->loss_function();
   const optim::OptimizerOptions* const optimizer = plan_ ? &optimizer_ : nullptr;
   std::optional<comm::SharedRegion> region;
@@ -185,9 +187,9 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
     read_weights(saved, *network_);
     const auto whole = block.gradients();  // free between steps
     for (const Moment moment : moments()) {
+      std::fill(whole.begin(), whole.end(), 0.0F);  // the padding, too
       read_moments(saved.folder, block.layout(), optimizer_, moment, whole);
       restore_moment(moment, whole);
-      std::fill(whole.begin(), whole.end(), 0.0F);  // the padding, too
     }
     training().optimizer().set_scalars(state.optimizer.scalars);
     std::fill(whole.begin(), whole.end(), 0.0F);
@@ -199,6 +201,11 @@ void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
 TakenWeights Replica::start_from(const InitialWeights& initial) {
   TakenWeights taken;
   comm::together(groups_.all, [&] {
+    training();
+    if (steps_ > 0) {
+      throw ConfigError("start_from: " + counted(steps_, "step") + " of training were made",
+                        "start before the first step, or restore() a checkpoint");
+    }
     taken = read_initial_weights(initial, *network_);
     if (device_) device_->copy_weights_from_host();
   });

@@ -238,6 +238,8 @@ TEST_CASE("a plan needs a batch and a rank", "[plan]") {
   CHECK_THROWS_AS(Plan({.records = 1, .batch_size = 0}), ConfigError);
   CHECK_THROWS_AS(Plan({.records = 1, .ranks = 0}), ConfigError);
   CHECK(Plan({.records = 5, .batch_size = 6, .drop_remainder = true}).steps() == 0);
+  Ids ids;
+  CHECK_THROWS_AS(Plan({.records = 10, .batch_size = 4}).records(0, 3, 0, ids), ConfigError);
 }
 
 namespace {

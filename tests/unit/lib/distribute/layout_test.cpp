@@ -1,5 +1,6 @@
 // Meshes and layouts as arithmetic, without ranks.
 #include <catch2/catch.hpp>
+#include <limits>
 #include <set>
 
 #include "lockstep/base/errors.hpp"
@@ -129,6 +130,13 @@ TEST_CASE("the pieces of every layout cover a tensor, once for each replica", "[
   }
 }
 
+TEST_CASE("shapes of more elements than there are numbers fit no values", "[mesh]") {
+  constexpr std::size_t half = std::size_t{1} << 32U;
+  CHECK(elements_of({half, half}) == std::numeric_limits<std::size_t>::max());
+  CHECK(elements_of({half, half, 0}) == 0);
+  CHECK_THROWS_AS(Tensor<float>({half, half}, {}), std::invalid_argument);
+}
+
 TEST_CASE("pieces that make no tensor are refused, naming the odd rank", "[mesh]") {
   const MeshShape line({{"batch", 4}});
   const Layout rows(line, {"batch", none});
@@ -138,6 +146,7 @@ TEST_CASE("pieces that make no tensor are refused, naming the odd rank", "[mesh]
     CHECK_THROWS_WITH(global_shape(layout, pieces), Contains(message));
   };
   CHECK(global_shape(rows, {{2, 3}, {2, 3}, {2, 3}, {1, 3}}) == Shape{7, 3});
+  refused(rows, {{2, 3}}, "1 piece for a mesh of 4 ranks");
   refused(rows, {{2, 3}, {2, 3}, {3, 3}, {2, 3}}, "of axis 0 rank 2 has 3 (not 2)");
   refused(rows, {{2, 3}, {2, 3}, {2, 3}, {2, 4}}, "of axis 1 rank 3 has 4 (not 3)");
   refused(rows, {{2, 4}, {2, 3}, {2, 3}, {2, 3}}, "of axis 1 rank 0 has 4 (not 3)");

@@ -143,6 +143,7 @@ TEST_CASE("custom layers have their place in shapes", "[nn][custom]") {
   CHECK_FALSE(shape.is_mlp());
   CHECK_THROWS_WITH(NetworkShape(FeatureShape{2, 2, 1, true}, {scale(1)}, 2),
                     Contains("layer 1 (scale 1.0): scale takes no images"));
+  CHECK_THROWS_WITH(NetworkShape(0, {4}, 2), Contains("a network of 0 features"));
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/data/source.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/safetensors.hpp"
@@ -63,12 +64,21 @@ TEST_CASE("a replica starts from weights and leaves frozen ones as they are", "[
     CHECK(is_same == (i < 6));
   }
 
+  CHECK_THROWS_WITH(second.start_from({.from = folder.path()}), Contains("steps of training"));
   const auto description = train::read_description(second.save(folder.path() / "second"));
   CHECK(description.shape.layers[1].frozen);
   CHECK_FALSE(description.shape.layers[2].frozen);
   CHECK(description.shape.trained_weights() == 5 * 4 + 4 + 4 * 2 + 2);
   train::Replica read(description, self);
   CHECK(read.weights_hash() == second.weights_hash());
+  CHECK_THROWS_AS(read.start_from({.from = folder.path()}), comm::AgreedError);
+  const auto digits = data::open_data_set("synthetic", {}).test;
+  CHECK_THROWS_WITH(read.evaluate(*digits), Contains("784 features for a network of 6"));
+  auto own = description;
+  own.loss = "mine";
+  train::Replica with_own_loss(own, self);
+  CHECK_THROWS_WITH(with_own_loss.save(folder.path() / "own"),
+                    Contains("save") && Contains("mine"));
 }
 
 TEST_CASE("not all layers can be frozen", "[train][init]") {
