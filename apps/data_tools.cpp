@@ -251,9 +251,14 @@ void convert_both(const data::DataSet& from, const data::Target& train, const da
   fmt::print("{}: {}\n", files_text(test), counted(from.test->records(), "record"));
 }
 
-/// CSV has no byte type, so `divide-by auto` does not divide its values.
-void print_divisor(data::Element from, data::Format to) {
-  const bool was_bytes = from == data::Element::byte;
+/// What the format does not keep. CSV has no byte type, so `divide-by auto` does not divide its
+/// values.
+void print_losses(const data::Source& source, data::Format to) {
+  const bool was_bytes = source.element() == data::Element::byte;
+  if (source.shape().size() > 1 && (to == data::Format::csv || to == data::Format::tfrecord)) {
+    fmt::print("{} keeps no rows and columns: layers of images need IDX or NPY\n",
+               to == data::Format::csv ? "CSV" : "TFRecord");
+  }
   if (was_bytes && to == data::Format::csv) {
     fmt::print("CSV holds numbers: train with --divide-by 255 to have these bytes in [0, 1]\n");
   }
@@ -276,7 +281,7 @@ int convert(const Arguments& arguments) {
   data::require_files(test, from.test->records());
   make_data_folder(to);
   convert_both(from, train, test);
-  print_divisor(from.train->element(), train.format);
+  print_losses(*from.train, train.format);
   return static_cast<int>(ExitCode::success);
 }
 

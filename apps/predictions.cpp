@@ -419,7 +419,8 @@ std::unique_ptr<PredictionWriter> PredictionWriter::make(const PredictionOutput&
   if (format == "csv") return std::make_unique<CsvPredictions>(output);
   if (format == "jsonl") return std::make_unique<JsonPredictions>(output);
   if (format == "npy") return std::make_unique<NpyPredictions>(output);
-  throw ConfigError("--output-format: '" + format + "' is none of auto|csv|jsonl|npy");
+  throw ConfigError("--output-format: '" + format + "' is none of auto|csv|jsonl|npy",
+                    "use one of them");
 }
 
 StdinCopy::StdinCopy() {

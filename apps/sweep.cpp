@@ -80,14 +80,19 @@ void print_trials(const SweepRecord& record) {
   const bool halves = !record.rungs.empty();
   const auto order = ranked(record);
   const auto* best = record.trials[order.front()].last();
+  const bool is_mixed =  // trials of classes and of numbers
+      std::any_of(record.trials.begin(), record.trials.end(), [best](const Trial& trial) {
+        return best != nullptr && trial.last() != nullptr &&
+               trial.last()->is_regression != best->is_regression;
+      });
+  const char* score = is_mixed ? "score" : best == nullptr ? "accuracy" : score_name(*best);
   std::vector<std::vector<std::string>> lines(1);
   lines[0] = {"trial"};
   for (const auto& [name, value] : record.trials[0].settings) lines[0].push_back(name);
   if (halves) lines[0].emplace_back("epochs");
   const bool validates = best != nullptr && best->validation;
-  if (validates) lines[0].insert(lines[0].end(), {"validation loss", score_name(*best)});
-  for (const char* name : {"testing loss", best == nullptr ? "accuracy" : score_name(*best),
-                           "weights", "seconds", "state"}) {
+  if (validates) lines[0].insert(lines[0].end(), {"validation loss", score});
+  for (const char* name : {"testing loss", score, "weights", "seconds", "state"}) {
     lines[0].emplace_back(name);
   }
   for (const std::size_t i : order) {
@@ -443,7 +448,8 @@ int sweep_command(const std::vector<std::string>& words) {
   if (!shows) return run_on_ranks(sweep_syntax(), words, sweep_on);
   return run_on_rank_0(sweep_syntax(), words, [](const Arguments& arguments) {
     const fs::path out = arguments.value("show");
-    if (!arguments.operands.empty() || arguments.given("dry-run") || arguments.given("out")) {
+    if (!arguments.operands.empty() || !arguments.settings.empty() || arguments.given("dry-run") ||
+        arguments.given("out")) {
       throw ConfigError("--show prints the table of a folder, and takes nothing else",
                         "write `lockstep sweep --show " + out.string() + "`");
     }

@@ -118,6 +118,9 @@ double number_in(const toml::table& table, const char* key, const std::string& p
   const auto* node = table.get(key);
   const auto number = node == nullptr ? std::nullopt : node->value<double>();
   if (number && std::isfinite(*number)) return *number;
+  if (node != nullptr && node->is_integer()) {
+    refuse(place, std::string(key) + " is beyond 2^53", "give a number that is exact as a double");
+  }
   refuse(place, std::string(key) + " is not a number",
          "write { min = 0.001, max = 0.1, log = true }");
 }

@@ -13,6 +13,7 @@
 #include <new>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -42,17 +43,22 @@ void print_to_stderr(Level level, const std::string& text) {
 
 void (*message_printer)(Level level, const std::string& text) = print_to_stderr;
 
+/// True for what fmt::print throws if stdout cannot be written.
+bool is_of_stdout(const std::exception& error) noexcept {
+  return dynamic_cast<const std::system_error*>(&error) != nullptr && std::ferror(stdout) != 0;
+}
+
 }  // namespace
 
 int exit_code(const std::exception& error) noexcept {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known != nullptr) return static_cast<int>(known->code());
-  const bool lost_output = std::ferror(stdout) != 0;  // fmt::print throws std::system_error
-  return static_cast<int>(lost_output ? ExitCode::output : ExitCode::internal);
+  return static_cast<int>(is_of_stdout(error) ? ExitCode::output : ExitCode::internal);
 }
 
 std::string what_of(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
+  if (is_of_stdout(error)) return std::string("stdout: ") + error.what();
   return error.what();
 }
 

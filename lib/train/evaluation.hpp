@@ -158,8 +158,9 @@ class Inference {
 
 /// The remedy for a record whose values a layer does not take.
 inline constexpr const char* mend_values =
-    "mend the record, or give the layer a larger `vocabulary`; a column of such numbers is not "
-    "standardized with `standardize=false`";
+    "mend the record, or train with a larger `vocabulary` of the layer; a column of such numbers "
+    "is "
+    "not standardized if trained with `standardize=false`";
 
 /// Inference on the CPU, of as many rows at a time as the network has. `network` must outlive it.
 std::unique_ptr<Inference> make_inference(nn::Network<float>& network);

@@ -57,8 +57,12 @@ struct Axis {
   double step = 1;
 };
 
-/// Ticks at multiples of 1, 2 or 5 times a power of ten, about `count` of them, around the values.
+/// Ticks at multiples of 1, 2 or 5 times a power of ten, about `count` of them, around the values,
+/// as far as ticks and steps are finite.
 Axis axis_of(double least, double greatest, double count, double smallest_step) {
+  constexpr double most = 1e300;
+  least = std::clamp(least, -most, most);
+  greatest = std::clamp(greatest, -most, most);
   const double width = greatest > least ? greatest - least : std::max(std::abs(least), 1.0) * 0.1;
   const double power = std::pow(10, std::floor(std::log10(width / count)));
   double step = 10 * power;
