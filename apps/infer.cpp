@@ -406,7 +406,7 @@ void require_not_read(const std::string& output, const RunConfig& config,
                       const train::SavedNetwork& saved) {
   std::error_code error;
   const auto target = std::filesystem::weakly_canonical(std::filesystem::absolute(output), error);
-  if (error) return;  // it cannot be reached, so neither written
+  if (error) return;  // it cannot be reached, and so not be written
   const auto refuse = [&](const std::string& what) {
     throw ConfigError("--output " + output + ": is a file of " + what, "give it another name");
   };

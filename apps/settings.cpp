@@ -31,8 +31,8 @@ std::string literal(const std::string& text) { return literal(toml::value<std::s
 
 /// TOML and JSON files must be UTF-8.
 void require_utf8(const std::string& text) {
-  if (!is_utf8(text))
-    throw ConfigError("'" + text + "' is not UTF-8", "rename it, or give a link to it");
+  if (is_utf8(text)) return;
+  throw ConfigError("'" + text + "' is not UTF-8", "rename it, or give a link to it");
 }
 
 float positive_number(const std::string& text) {

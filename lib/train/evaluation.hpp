@@ -159,8 +159,7 @@ class Inference {
 /// The remedy for a record whose values a layer does not take.
 inline constexpr const char* mend_values =
     "mend the record, or train with a larger `vocabulary` of the layer; a column of such numbers "
-    "is "
-    "not standardized if trained with `standardize=false`";
+    "is not standardized if trained with `standardize=false`";
 
 /// Inference on the CPU, of as many rows at a time as the network has. `network` must outlive it.
 std::unique_ptr<Inference> make_inference(nn::Network<float>& network);

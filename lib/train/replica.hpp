@@ -334,9 +334,8 @@ class Replica {
   /// Sets the weights of training to those of another network's file or checkpoint, before the
   /// first step. Layers of InitialWeights::fresh keep theirs. Every rank reads its part.
   ///
-  /// Errors   throws comm::AgreedError: those of read_initial_weights(); (2) after a step, or if
-  /// the
-  ///          replica only evaluates.
+  /// Errors   throws comm::AgreedError: those of read_initial_weights(); (2) after a step, or
+  ///          if the replica only evaluates.
   /// Ranks    collective.
   TakenWeights start_from(const InitialWeights& initial);
 
