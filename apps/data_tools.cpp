@@ -251,9 +251,9 @@ void convert_both(const data::DataSet& from, const data::Target& train, const da
   fmt::print("{}: {}\n", files_text(test), counted(from.test->records(), "record"));
 }
 
-/// What the format does not keep. CSV has no byte type, so `divide-by auto` does not divide its
-/// values.
-void print_losses(const data::Source& source, data::Format to) {
+/// Prints what the format does not keep. CSV has no byte type, so `divide-by auto` does not divide
+/// its values.
+void print_what_is_lost(const data::Source& source, data::Format to) {
   const bool was_bytes = source.element() == data::Element::byte;
   if (source.shape().size() > 1 && (to == data::Format::csv || to == data::Format::tfrecord)) {
     fmt::print("{} keeps no rows and columns: layers of images need IDX or NPY\n",
@@ -281,7 +281,7 @@ int convert(const Arguments& arguments) {
   data::require_files(test, from.test->records());
   make_data_folder(to);
   convert_both(from, train, test);
-  print_losses(*from.train, train.format);
+  print_what_is_lost(*from.train, train.format);
   return static_cast<int>(ExitCode::success);
 }
 

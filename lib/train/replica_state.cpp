@@ -203,7 +203,7 @@ TakenWeights Replica::start_from(const InitialWeights& initial) {
   comm::together(groups_.all, [&] {
     training();
     if (steps_ > 0) {
-      throw ConfigError("start_from: " + counted(steps_, "step") + " of training were made",
+      throw ConfigError("start_from: comes after " + counted(steps_, "step") + " of training",
                         "start before the first step, or restore() a checkpoint");
     }
     taken = read_initial_weights(initial, *network_);
