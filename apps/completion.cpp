@@ -89,11 +89,11 @@ std::string bash_script(std::span<const Completed> commands) {
   }
   return fmt::format(R"(# bash completion for lockstep, written by `lockstep completion bash`
 _lockstep() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} words paths=
+  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} words paths= assigned=
   if [ "$current" = = ]; then
-    current=
+    current= assigned=yes
   elif [ "$before" = = ]; then
-    before=${{COMP_WORDS[COMP_CWORD - 2]}}
+    before=${{COMP_WORDS[COMP_CWORD - 2]}} assigned=yes
   fi
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "{names} --help --version" -- "$current"))
@@ -104,7 +104,8 @@ _lockstep() {{
   case ${{COMP_WORDS[1]}} in
 {words}    help) words="{names}" ;;
   esac
-  case $current in
+  case $assigned$current in
+    yes*) words="true false" ;;  # of a flag that needs no value
     -*) ;;
     *) words=${{words%%--*}}
        [ "${{words// }}" ] || paths=yes ;;

@@ -145,7 +145,7 @@ Syntax convert_syntax() {
   syntax.command = "lockstep convert";
   syntax.does =
       "Writes a data set again, in another format or into other files: contiguous runs of its "
-      "records, in order.";
+      "records, in order. Numbers are those that training reads, in float32.";
   syntax.usage = "FROM TO --format F [flags]";
   syntax.operand = "folder";
   syntax.operands = 2;

@@ -45,6 +45,11 @@ std::string text_of(const ordered_json& value) {
   if (value.is_string()) return presentable(value.get<std::string>());
   if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  if (value.is_array()) {
+    std::vector<std::string> texts(value.size());
+    std::transform(value.begin(), value.end(), texts.begin(), text_of);
+    return joined(texts);
+  }
   return value.dump();
 }
 
@@ -138,6 +143,7 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
   facts["parameters"] = saved.shape.parameters();
   facts["loss"] = saved.loss;
   facts["data"] = fmt::format("{}, divided by {}", saved.info.data, saved.info.divide_by);
+  if (const auto classes = saved.info.class_names(); !classes.empty()) facts["classes"] = classes;
   facts["weights"] = to_hex(saved.weights_hash);
   std::error_code ignored;
   if (fs::exists(folder / "state.json", ignored)) {
@@ -242,7 +248,9 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   return contents;
 }
 
-ordered_json part_of(const std::string& name, data::Source& source) {
+/// `classes`: their names; empty: they have none.
+ordered_json part_of(const std::string& name, data::Source& source,
+                     const std::vector<std::string>& classes) {
   constexpr std::uint64_t rows = 256;
   std::vector<float> features(rows * source.features());
   std::vector<std::int32_t> labels(rows);
@@ -265,8 +273,13 @@ ordered_json part_of(const std::string& name, data::Source& source) {
     part["labels"] = counts.size();
     const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
     const auto [least, most] = std::minmax_element(counts.begin(), counts.end(), by_count);
-    part["rarest"] = fmt::format("{}: {}", least->first, least->second);
-    part["most frequent"] = fmt::format("{}: {}", most->first, most->second);
+    const auto text = [&](const auto& one) {
+      const auto label = static_cast<std::size_t>(one.first);
+      return (label < classes.size() ? classes[label] : std::to_string(one.first)) + ": " +
+             std::to_string(one.second);
+    };
+    part["rarest"] = text(*least);
+    part["most frequent"] = text(*most);
   }
   const std::string identity = source.identity();
   part["identity"] = to_hex(hash_of(std::as_bytes(std::span(identity))));
@@ -282,9 +295,14 @@ Contents inspect_data(const std::string& path, RunConfig config) {
   Contents contents{.headline = "data " + path, .parts_name = "sets"};
   contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
   const auto columns = sets.train->columns();
-  if (!columns.empty()) contents.facts["columns"] = joined(columns);
-  contents.parts.push_back(part_of("training", *sets.train));
-  if (sets.test != nullptr) contents.parts.push_back(part_of("test", *sets.test));
+  if (!columns.empty()) contents.facts["columns"] = columns;
+  train::CheckpointInfo info;
+  info.table = sets.train->table();
+  info.pictures = sets.train->pictures();
+  const auto classes = info.class_names();
+  if (!classes.empty()) contents.facts["classes"] = classes;
+  contents.parts.push_back(part_of("training", *sets.train, classes));
+  if (sets.test != nullptr) contents.parts.push_back(part_of("test", *sets.test, classes));
   return contents;
 }
 

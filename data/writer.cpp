@@ -13,6 +13,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/range.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/data/npy.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
@@ -168,7 +169,8 @@ void put_features(Bytes& bytes, Element element, std::span<const float> features
 
 class IdxWriter final : public FormatWriter {
  public:
-  IdxWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+  IdxWriter(const RecordFiles& files, const RecordShape& what)
+      : FormatWriter(files, what), path_(files.records) {
     constexpr std::uint64_t max = std::numeric_limits<std::uint32_t>::max();
     constexpr std::size_t max_dims = 3;
     bool fits = what.records <= max && !what.dims.empty() && what.dims.size() <= max_dims;
@@ -190,14 +192,16 @@ class IdxWriter final : public FormatWriter {
   }
 
  private:
-  static std::uint8_t byte_of(float value, std::uint64_t index, const char* what) {
+  std::uint8_t byte_of(float value, std::uint64_t index, const char* what) const {
     if (value >= 0.0F && value <= 255.0F && value == std::floor(value)) {
       return static_cast<std::uint8_t>(value);
     }
-    throw ConfigError("IDX holds whole numbers of 0 to 255, but " + std::string(what) +
-                          " of record " + std::to_string(index) + " is " + std::to_string(value),
+    throw ConfigError(path_ + ": IDX holds whole numbers of 0 to 255, but " + what +
+                          " of record " + std::to_string(index) + " is " + shortest(value),
                       "choose another `format`: npy, tfrecord or csv");
   }
+
+  std::string path_;
 };
 
 class CsvWriter final : public FormatWriter {

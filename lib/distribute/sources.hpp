@@ -173,8 +173,8 @@ Tensor<T> decode_raw(const std::string& bytes) {
 /// The records of CSV, NPY, IDX and TFRecord (`image` and `label`) files, one file after the other,
 /// with random access: see from_source. The format is that of the first file's name; for IDX and
 /// NPY each element has the paths of the images and of the labels.
-/// Errors   throws ConfigError for no files and for a name of no format, and what data::open_part
-///          throws.
+/// Errors   throws ConfigError for no files and for a name of no format, and what
+///          data::open_files throws.
 Dataset<Example> from_record_files(const std::vector<data::RecordFiles>& files,
                                    const data::ReadOptions& options = {});
 

@@ -60,8 +60,10 @@ class Inspect(command.CommandTest):
             self.assertTrue(0.9 < train["max"] <= 1)
             self.assertEqual((test["records"], test["labels"]), (100, 10))
         (self.folder / "alone.csv").write_text("a,kind\n1,x\n2,y\n4,x\n")
-        alone = self.inspected(self.folder / "alone.csv", "--label-column kind")["sets"]
-        self.assertEqual([(part["records"], part["labels"]) for part in alone], [(3, 2)])
+        alone = self.inspected(self.folder / "alone.csv", "--label-column kind")
+        self.assertEqual([(part["records"], part["labels"]) for part in alone["sets"]], [(3, 2)])
+        self.assertEqual((alone["columns"], alone["classes"]), (["a"], ["x", "y"]))
+        self.assertEqual(alone["sets"][0]["rarest"], "y: 1")
         self.assert_refused(run("inspect", self.folder / "nothing"), 65, ["nothing: no such file", "a run or a checkpoint"])
         self.assert_refused(run("inspect", self.folder / "data", "--verify"), 2, ["--verify"])
         self.assert_refused(run("inspect"), 2, ["nothing to inspect"])

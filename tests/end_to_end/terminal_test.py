@@ -146,6 +146,7 @@ class Completion(command.CommandTest):
         (self.folder / "some folder").mkdir()
         cases = {("tr",): ["train"], ("train", "--shu"): ["--shuffle"], ("train", "--shuffle", ""): ["global", "none"],
                  ("train", "--shuffle", "=", "gl"): ["global"], ("evaluate", "--repo"): ["--report"],
+                 ("train", "--nesterov", "=", ""): ["true", "false"],
                  ("evaluate", "--label"): [], ("bench", "da"): ["data"], ("completion", "z"): ["zsh"],
                  ("train", "--data", "so"): ["some folder"], ("train", "--survive", "--epo"): ["--epochs"],
                  ("convert", "--format", "n"): ["npy"], ("convert", "--format", "c"): ["csv"],

@@ -110,7 +110,8 @@ TEST_CASE("what a format cannot hold is refused, and leaves nothing", "[data]") 
     });
   };
   CHECK_THAT(error(Format::idx, 1, {5, {4}, Element::number}, number_record),
-             StartsWith("IDX holds whole numbers of 0 to 255, but a feature of record 0"));
+             StartsWith((folder.path() / "train-images-idx3-ubyte").string() +
+                        ": IDX holds whole numbers of 0 to 255, but a feature of record 0"));
   CHECK_THAT(
       error(Format::idx, 1, {300, {4}, Element::byte},
             [](std::uint64_t index, std::span<float>) { return static_cast<std::int32_t>(index); }),
