@@ -196,8 +196,8 @@ class IdxWriter final : public FormatWriter {
     if (value >= 0.0F && value <= 255.0F && value == std::floor(value)) {
       return static_cast<std::uint8_t>(value);
     }
-    throw ConfigError(path_ + ": IDX holds whole numbers of 0 to 255, but " + what +
-                          " of record " + std::to_string(index) + " is " + shortest(value),
+    throw ConfigError(path_ + ": IDX holds whole numbers of 0 to 255, but " + what + " of record " +
+                          std::to_string(index) + " is " + shortest(value),
                       "choose another `format`: npy, tfrecord or csv");
   }
 

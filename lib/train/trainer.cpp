@@ -244,7 +244,8 @@ StepResult Trainer::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     return replica_.train(batch, seconds, stop);
   } catch (const comm::AgreedError& error) {
     if (error.code() != ExitCode::diverged) throw;
-    const char* const skip = "; or leave out steps of such losses and gradients with `on_nonfinite=skip`";
+    const char* const skip =
+        "; or leave out steps of such losses and gradients with `on_nonfinite=skip`";
     throw comm::AgreedError(error.code(), error.problem() + text_of_saved(),
                             error.remedy() + (replica_.skips_nonfinite() ? "" : skip));
   }

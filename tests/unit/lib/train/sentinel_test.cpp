@@ -24,13 +24,14 @@ struct Outcome {
   int code = 0;
   std::string text;
   std::optional<int> rank = std::nullopt;  ///< at fault
+  std::uint64_t good_steps = 0;
 };
 
 Outcome outcome_of(int ranks, const ToyRun& run) {
   try {
     comm::run_ranks(ranks, [&](comm::Communicator& comm) { train_toy(comm, run); });
   } catch (const train::FaultFound& error) {
-    return {static_cast<int>(error.code()), error.what(), error.rank()};
+    return {static_cast<int>(error.code()), error.what(), error.rank(), error.good_steps()};
   }
   return {};
 }
@@ -41,13 +42,13 @@ std::uint64_t step_in(const std::string& text) {
   return std::regex_search(text, found, std::regex("step ([0-9]+)")) ? std::stoull(found[1]) : 0;
 }
 
-/// Passes everything on, and flips a bit of what one call gives.
+/// Passes everything on, and flips a bit of what one call gives, or that and all later ones.
 class FaultyProducts final : public ForwardingProducts<float> {
  public:
   enum class Fault { forward, input, weights };
 
-  FaultyProducts(std::unique_ptr<Products<float>> inner, Fault fault, int call)
-      : ForwardingProducts(std::move(inner)), fault_(fault), call_(call) {}
+  FaultyProducts(std::unique_ptr<Products<float>> inner, Fault fault, int call, bool lasts = false)
+      : ForwardingProducts(std::move(inner)), fault_(fault), call_(call), lasts_(lasts) {}
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, const Part& part) override {
@@ -67,20 +68,23 @@ class FaultyProducts final : public ForwardingProducts<float> {
 
  private:
   void spoil(Fault fault, std::span<float> values) {
-    if (fault != fault_ || values.empty() || calls_++ != call_) return;
+    if (fault != fault_ || values.empty()) return;
+    const int call = calls_++;
+    if (call != call_ && !(lasts_ && call > call_)) return;
     flip(values[0], 20);
   }
 
   Fault fault_;
   int call_;
+  bool lasts_;
   int calls_ = 0;
 };
 
-ToyRun audited(FaultyProducts::Fault fault, int call) {
+ToyRun audited(FaultyProducts::Fault fault, int call, bool lasts = false) {
   return {.audit_every = 1, .wrap = [=](std::unique_ptr<Products<float>> inner, int rank) {
             std::unique_ptr<Products<float>> products = std::move(inner);
             if (rank == 1) {
-              products = std::make_unique<FaultyProducts>(std::move(products), fault, call);
+              products = std::make_unique<FaultyProducts>(std::move(products), fault, call, lasts);
             }
             return products;
           }};
@@ -205,6 +209,10 @@ TEST_CASE("the audit finds a bit that flips in a gradient or an activation", "[a
                                Contains("rank 1 computed") && Contains("rank 2 computed") &&
                                Contains("computed by all ranks, rank 1 was wrong"));
   CHECK(forward.rank == 1);
+  CHECK(forward.good_steps == 3);  // it does not happen again: step 4 alone is in doubt
+  const auto lasting = outcome_of(3, audited(Fault::forward, 18, true));
+  CHECK_THAT(lasting.text, Contains("computed by all ranks, rank 1 was wrong"));
+  CHECK(lasting.good_steps == 0);  // the round of audits began in step 1
   // The one before is where rank 1 audits rank 0 in step 3.
   const auto auditor = outcome_of(3, audited(Fault::forward, 17));
   CHECK_THAT(auditor.text, Contains("audit of step 3: rank 0 computed"));
