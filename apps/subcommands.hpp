@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/cli.hpp"
-#include "lockstep/data/source.hpp"
+#include "apps/train_job.hpp"
 
 namespace lockstep::apps {
 
@@ -32,12 +32,12 @@ Syntax plot_syntax();
 int train_command(const std::vector<std::string>& words);
 
 /// The part of one rank of `comm` in train_command(). The configuration is the same on all ranks.
-/// `check`, unless empty, may throw a ConfigError for the training set before anything is computed.
+/// `check`, unless empty, may throw a ConfigError for the data before anything is computed.
 ///
 /// Errors   throws comm::AgreedError on all ranks, and errors of one rank.
 /// Ranks    collective.
 void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm,
-              const std::function<void(const data::Source& train)>& check = {});
+              const std::function<void(const TrainData& data)>& check = {});
 
 /// Runs the trials of a sweep file, each on a group of the ranks of this job.
 int sweep_command(const std::vector<std::string>& words);

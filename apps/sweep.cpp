@@ -299,9 +299,10 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   words.run_file_text = to_toml(config);
   std::optional<Error> failure;
   try {
-    train_on(words, config, *group_, [&](const data::Source& train) {
-      const auto table = train.table();
+    train_on(words, config, *group_, [&](const TrainData& data) {
+      const auto table = data.sets.train->table();
       require_metric(table != nullptr && table->is_regression());
+      if (is_leader()) set_data(out_, trial, data.train_identity + data.test_identity);
     });
   } catch (const comm::AgreedError& error) {
     const ExitCode code = error.code();

@@ -9,9 +9,11 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 #include <tuple>
 
+#include "apps/settings.hpp"
 #include "apps/start_from_saved.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
@@ -57,6 +59,7 @@ std::string text_of(const SweepRecord& record) {
                       {"state", trial.state},
                       {"exit_code", static_cast<int>(trial.code)},
                       {"reason", trial.reason},
+                      {"data", trial.data},
                       {"results", std::move(results)}});
   }
   const ordered_json json = {{"version", record.version},    {"metric", record.metric},
@@ -100,6 +103,15 @@ void change(const fs::path& out, const std::function<void(SweepRecord&)>& edit) 
   SweepRecord record = read_sweep_record(out);
   edit(record);
   write_file(out / file_name, text_of(record));
+}
+
+/// The settings that choose the records of a trial.
+TrialSettings settings_of_data(TrialSettings settings) {
+  std::erase_if(settings, [](const auto& pair) {
+    const Setting* const setting = find_setting(pair.first);
+    return setting == nullptr || (setting->group != "Data" && setting->name != "seed");
+  });
+  return settings;
 }
 
 bool waits_for(const Trial& trial, std::size_t rung) {
@@ -169,6 +181,7 @@ SweepRecord parse_sweep_record(const std::string& text, const fs::path& out) {
     trial.state = train::text_in(entry, "state", place);
     trial.code = static_cast<ExitCode>(train::count_in(entry, "exit_code", place));
     trial.reason = train::text_in(entry, "reason", place);
+    if (entry.contains("data")) trial.data = train::text_in(entry, "data", place);
     for (const auto& result : train::list_in(entry, "results", place)) {
       trial.results.push_back(result_in(result, place));
     }
@@ -213,6 +226,7 @@ void begin_sweep_record(const fs::path& out, const SweepRecord& begin) {
     trial.state = "waiting";
     trial.code = ExitCode::success;
     trial.reason.clear();
+    if (trial.results.empty()) trial.data.clear();
   }
   record.version = begin.version;
   write_file(out / file_name, text_of(record));
@@ -236,6 +250,22 @@ std::optional<std::size_t> claim_trial(const fs::path& out, std::size_t rung) {
 bool is_waiting(const SweepRecord& record, std::size_t rung) {
   return std::any_of(record.trials.begin(), record.trials.end(),
                      [&](const Trial& trial) { return waits_for(trial, rung); });
+}
+
+void set_data(const fs::path& out, std::size_t trial, const std::string& identity) {
+  const std::string hash = to_hex(hash_of(std::as_bytes(std::span(identity))));
+  change(out, [&](SweepRecord& record) {
+    Trial& mine = record.trials[trial];
+    const TrialSettings settings = settings_of_data(mine.settings);
+    for (std::size_t i = 0; i < record.trials.size(); ++i) {
+      const Trial& other = record.trials[i];
+      if (other.data.empty() || other.data == hash) continue;
+      if (settings_of_data(other.settings) != settings) continue;
+      throw ConfigError("the data is not that of " + trial_name(i),
+                        "put back the data of before, or give another --out");
+    }
+    mine.data = hash;
+  });
 }
 
 void add_result(const fs::path& out, std::size_t trial, const TrialResult& result) {

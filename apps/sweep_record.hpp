@@ -45,6 +45,7 @@ struct Trial {
   std::string state = "waiting";
   ExitCode code = ExitCode::success;  ///< of a failed trial
   std::string reason = {};            ///< of a failed trial
+  std::string data = {};              ///< a hash of its data; empty: not known
   std::vector<TrialResult> results = {};
 
   const TrialResult* last() const { return results.empty() ? nullptr : &results.back(); }
@@ -86,6 +87,13 @@ std::optional<std::size_t> claim_trial(const std::filesystem::path& out, std::si
 
 /// True if a trial waits for its result of `rung`.
 bool is_waiting(const SweepRecord& record, std::size_t rung);
+
+/// Records a hash of what identifies the data of a claimed trial.
+///
+/// Errors   throws ConfigError if a trial with the same settings of the data had other data: trials
+///          are compared with each other.
+/// Ranks    local; any number at a time.
+void set_data(const std::filesystem::path& out, std::size_t trial, const std::string& identity);
 
 /// How a claimed trial ended. Local; any number at a time, as of the next.
 void add_result(const std::filesystem::path& out, std::size_t trial, const TrialResult& result);

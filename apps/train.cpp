@@ -191,7 +191,7 @@ class RankOfRun {
     });
   }
 
-  const data::Source& training_set() const noexcept { return *data_.sets.train; }
+  const TrainData& data() const noexcept { return data_; }
 
   /// Trains to the end: from the newest snapshot of an earlier group, from the checkpoint to
   /// resume, or from the beginning. Collective.
@@ -459,7 +459,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
 }  // namespace
 
 void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm,
-              const std::function<void(const data::Source& train)>& check) {
+              const std::function<void(const TrainData& data)>& check) {
   const std::optional<Resume> resume = find_resume(arguments, given, comm);
   const RunConfig& config = resume ? resume->config : given;
   if (arguments.given("print-config")) {
@@ -472,7 +472,7 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
     }
   });
   RankOfRun rank(config, resume, arguments, comm);
-  if (check) comm::together(comm, [&] { check(rank.training_set()); });
+  if (check) comm::together(comm, [&] { check(rank.data()); });
   if (!config.survive) return rank.train_in(comm);
   launching::survive(
       comm, [&](comm::Communicator& group) { rank.train_in(group); },

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 import unittest
@@ -254,6 +255,28 @@ class Sweep(command.CommandTest):
         self.assert_refused(result, 2, [f"{trial}: holds a run", "--out"])
         self.assertEqual(sorted(trial.iterdir()), left)
         self.assert_ends(self.sweep(self.file("group = 2\n", one), threads=2), 0)
+
+    def test_trials_of_other_data_are_refused(self):
+        data = self.folder / "data"
+        limits = "--train-limit 100 --test-limit 50"
+        self.succeed("generate", data, limits)
+        file = self.file("", "[sweep.settings]\nlearning-rate = [0.01, 0.02]\ntrain-limit = [50, 100]\n",
+                         f"data = '{data}'\nlayers = [8]\nepochs = 1\n")
+        self.assert_ends(self.sweep(file), 0)
+        record = self.record()
+        for number in (3, 4):  # as if the job had been killed before
+            record["trials"][number - 1].update(state="waiting", results=[])
+            shutil.rmtree(self.folder / "out" / f"trial-{number:03}")
+        (self.folder / "out" / "sweep.json").write_text(json.dumps(record))
+        shutil.rmtree(data)
+        self.succeed("generate", data, limits, "--seed 5")
+        self.assert_ends(self.sweep(file, threads=2), 0)
+        states = [(trial["state"], trial["reason"]) for trial in self.record()["trials"]]
+        self.assertEqual(states, [("finished", "")] * 2 + [("failed", f"the data is not that of trial-00{n}") for n in (1, 2)])
+        shutil.rmtree(data)
+        self.succeed("generate", data, limits)
+        self.assert_ends(self.sweep(file), 0)
+        self.assertEqual([trial["state"] for trial in self.record()["trials"]], ["finished"] * 4)
 
 
 if __name__ == "__main__":
