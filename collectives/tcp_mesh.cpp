@@ -487,12 +487,14 @@ void TcpMesh::transfer(std::uint64_t call, std::span<const Transfer> transfers) 
   }
 }
 
-/// Waits until a stream can move. Throws RankLost if another member has closed its connection. A
-/// member with data on its connection does not count as closed, since it may have ended normally
-/// after sending: the member that waits for it reports its loss.
+/// Waits until a stream can move. Throws RankLost if another member has closed its connection, or
+/// if the connection has failed from a member that this rank only sends to: what is sent to a lost
+/// host may fail many minutes later. A member with data on its connection does not count as closed,
+/// since it may have ended normally after sending: the member that waits for it reports its loss.
 void TcpMesh::wait(std::span<const Stream> streams) {
   std::vector<pollfd> polled;
-  std::vector<int> others;  // members without an unfinished stream
+  std::vector<int> sent_to;  // of each pair in `polled`; -1: also received from
+  std::vector<int> others;   // members without an unfinished stream
   for (const int member : members_) {
     if (member != rank_) others.push_back(member);
   }
@@ -502,6 +504,7 @@ void TcpMesh::wait(std::span<const Stream> streams) {
     std::erase(others, stream.member());
     polled.push_back({peer.out.descriptor(), static_cast<short>(stream.sends() ? POLLOUT : 0), 0});
     polled.push_back({peer.in.descriptor(), static_cast<short>(stream.receives() ? POLLIN : 0), 0});
+    sent_to.push_back(stream.receives() ? -1 : stream.member());
   }
   for (const int other : others) {
     const Socket& in = peer(other).in;
@@ -510,6 +513,12 @@ void TcpMesh::wait(std::span<const Stream> streams) {
     if (incoming == Incoming::nothing) polled.push_back({in.descriptor(), POLLRDHUP, 0});
   }
   poll_until(polled, Clock::time_point::max());
+  for (std::size_t i = 0; i < sent_to.size(); ++i) {
+    const pollfd& in = polled[2 * i + 1];
+    if (sent_to[i] >= 0 && (in.revents & (POLLERR | POLLHUP)) != 0) {
+      lose(sent_to[i], "the connection has failed");
+    }
+  }
 }
 
 }  // namespace lockstep::comm
