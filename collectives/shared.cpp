@@ -133,15 +133,17 @@ SharedRegion share_on_host(Communicator& comm, std::size_t bytes) {
 }
 
 void* RegionMemory::do_allocate(std::size_t bytes, std::size_t alignment) {
-  const std::size_t first = rounded_up(used_, alignment);
-  if (bytes > region_.size() - std::min(first, region_.size())) throw std::bad_alloc();
-  used_ = first + bytes;
-  return region_.data() + first;
+  const std::size_t used = blocks_.empty() ? first_ : blocks_.rbegin()->second;
+  const std::size_t begin = rounded_up(used, alignment);
+  if (bytes > region_.size() - std::min(begin, region_.size())) throw std::bad_alloc();
+  blocks_.emplace_hint(blocks_.end(), begin, begin + std::max<std::size_t>(bytes, 1));
+  return region_.data() + begin;
 }
 
 void RegionMemory::do_deallocate(void* data, std::size_t bytes, std::size_t) {
+  if (region_.data() == nullptr) return;  // moved: the addresses are another memory's
   const auto first = static_cast<std::size_t>(static_cast<std::byte*>(data) - region_.data());
-  if (first + bytes == used_) used_ = first;
+  blocks_.erase(first);
   const std::size_t begin = rounded_up(first, page);
   const std::size_t end = (first + bytes) / page * page;
   if (begin < end) ::madvise(region_.data() + begin, end - begin, MADV_REMOVE);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -52,11 +53,12 @@ class SharedRegion {
 /// Ranks    collective.
 SharedRegion share_on_host(Communicator& comm, std::size_t bytes);
 
-/// Allocates from a region, from offset `first` on, in order. Deallocation reuses the addresses of
-/// the last block, and releases the pages of any other. Not thread-safe.
+/// Allocates from a region, from offset `first` on, behind the last block that is in use. The pages
+/// of a block are released with it; its addresses are reused when no later block is in use. Nothing
+/// is released once the region has been moved. Not thread-safe.
 class RegionMemory final : public std::pmr::memory_resource {
  public:
-  RegionMemory(const SharedRegion& region, std::size_t first) : region_(region), used_(first) {}
+  RegionMemory(const SharedRegion& region, std::size_t first) : region_(region), first_(first) {}
 
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override;
@@ -64,7 +66,8 @@ class RegionMemory final : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 
   const SharedRegion& region_;
-  std::size_t used_;
+  std::size_t first_;
+  std::map<std::size_t, std::size_t> blocks_;  // in use: where each begins, and where it ends
 };
 
 /// The ranks of one node. Each rank owns a region that the others map. Peers read buffers from

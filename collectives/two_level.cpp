@@ -155,6 +155,7 @@ std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& par
 std::unique_ptr<Communicator> TwoLevelCommunicator::living() {
   local_.leave();  // this node's others may wait for this rank alone
   leaders_.reset();
+  std::pmr::vector<std::byte>(packed_.get_allocator()).swap(packed_);  // it is in a region
   return std::unique_ptr<Communicator>(new TwoLevelCommunicator(wire_.living(), *this));
 }
 

@@ -1,7 +1,9 @@
 // Shared memory between ranks that are threads here: every rank still opens its peers' regions.
 #include "lockstep/collectives/shared.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <thread>
 
 #include "lockstep/collectives/agreement.hpp"
@@ -99,4 +101,32 @@ TEST_CASE("a region's memory ends", "[collectives]") {
   CHECK_THROWS_AS(memory.allocate(1 << 16, 64), std::bad_alloc);
   memory.deallocate(first, 100, 64);
   CHECK(memory.allocate(100, 64) == first);
+}
+
+TEST_CASE("a region's memory is reused in whatever order it is freed", "[collectives]") {
+  const auto region = comm::SharedRegion::create(1 << 16);
+  comm::RegionMemory memory(region, 64);
+  constexpr std::size_t size = 20'000;
+  void* const before = memory.allocate(100, 64);
+  void* const first = memory.allocate(size, 64);
+  void* const second = memory.allocate(size, 64);
+  memory.deallocate(first, size, 64);
+  void* const third = memory.allocate(size, 64);
+  CHECK(third > second);
+  CHECK_THROWS_AS(memory.allocate(size, 64), std::bad_alloc);
+  memory.deallocate(second, size, 64);
+  memory.deallocate(third, size, 64);
+  CHECK(memory.allocate(size, 64) == first);
+  memory.deallocate(before, 100, 64);
+}
+
+TEST_CASE("a region that was moved keeps what others write in it", "[collectives]") {
+  auto region = comm::SharedRegion::create(1 << 16);
+  comm::RegionMemory old(region, 0);
+  constexpr std::size_t size = 20'000;
+  void* const block = old.allocate(size, 64);
+  const auto moved = std::move(region);
+  std::fill_n(moved.data(), size, std::byte{1});
+  old.deallocate(block, size, 64);
+  CHECK(std::count(moved.data(), moved.data() + size, std::byte{1}) == size);
 }

@@ -1,11 +1,17 @@
 // TCP between ranks that are threads here. A rank is lost when its communicator is destroyed.
 #include "lockstep/collectives/tcp.hpp"
 
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cstddef>
+#include <memory_resource>
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/collectives/two_level.hpp"
 #include "tests/support/communicator_contract.hpp"
+#include "tests/support/two_levels.hpp"
 
 using namespace lockstep;
 using comm::Communicator;
@@ -69,6 +75,33 @@ TEST_CASE("a loss is reported once over TCP", "[collectives][survive]") {
       }
     });
   }
+}
+
+TEST_CASE("the communicator of before leaves the memory of those who are left alone",
+          "[collectives][survive]") {
+  constexpr int ranks = 4;
+  constexpr std::size_t count = 100'000;
+  std::array<std::ptrdiff_t, ranks> kept = {count, count, count, count};
+  comm::run_ranks(ranks, [&](Communicator& wire) {
+    auto before = std::make_unique<comm::TwoLevelCommunicator>(
+        std::make_unique<comm::TcpCommunicator>(wire), test::place_in({0, 0, 0, 1}, wire.rank()));
+    std::vector<std::byte> a(60'000);
+    std::vector<std::byte> b(40'000);
+    const std::array<std::span<std::byte>, 2> buffers{a, b};
+    before->all_gather(buffers);  // packs in the region
+    if (wire.rank() == 3) return;
+    std::unique_ptr<Communicator> rest;
+    try {
+      for (;;) before->barrier();
+    } catch (const comm::RankLost&) {
+      rest = before->living();
+    }
+    const std::pmr::vector<float> values(count, 1.0F, &rest->memory());
+    before.reset();
+    kept[static_cast<std::size_t>(wire.rank())] = std::count(values.begin(), values.end(), 1.0F);
+    rest->all_agree(true);
+  });
+  CHECK(kept == std::array<std::ptrdiff_t, ranks>{count, count, count, count});
 }
 
 TEST_CASE("ranks agree on who is left over TCP", "[collectives][survive]") {
