@@ -106,8 +106,8 @@ void FlightRecorder::enter(Phase phase, std::uint64_t step) noexcept {
   file_->phase = phase;
   file_->since = wall_clock();
   file_->number = 0;
+  touch();  // before the phase, whose limit may be shorter than the time since the last touch
   phase_ = phase;
-  touch();
 }
 
 void FlightRecorder::begin(const char* name, std::uint64_t bytes) noexcept {

@@ -81,7 +81,8 @@ void Watchdog::read_recorders_in(const std::filesystem::path& folder) {
 bool Watchdog::is_over() const {
   // The lowest running rank prints: each higher one waits a second longer.
   const int later = std::min(rank_, max_seconds_later);
-  return recorder_.idle_seconds() > limit_of(recorder_.phase(), seconds_) + later;
+  const Phase phase = recorder_.phase();  // before the idle time: see FlightRecorder::enter()
+  return recorder_.idle_seconds() > limit_of(phase, seconds_) + later;
 }
 
 void Watchdog::run(const std::stop_token& stop) {
