@@ -105,7 +105,7 @@ std::vector<const Operation*> operations_in(const std::string& text) {
                         "give some of these with commas between them, or all");
     }
     const Operation* const operation = &operations[static_cast<std::size_t>(at - names.begin())];
-    if (std::find(found.begin(), found.end(), operation) == found.end()) found.push_back(operation);
+    if (!contains(found, operation)) found.push_back(operation);
   }
   return found;
 }
@@ -189,7 +189,7 @@ Backends backends_of(const CollectiveSweep& sweep, comm::Communicator& comm) {
   });
   for (const std::string& name : names) {
     const auto& asked = sweep.backends;
-    if (!asked.empty() && std::find(asked.begin(), asked.end(), name) == asked.end()) continue;
+    if (!asked.empty() && !contains(asked, name)) continue;
     std::unique_ptr<comm::Communicator> own;
     if (name == "shared") own = launching::share_nodes(name, *mpi);
     if (name == "tcp") own = std::make_unique<comm::TcpCommunicator>(*mpi);

@@ -135,8 +135,7 @@ void open_data(const RunConfig& config, launching::RankFacts& facts) {
   try {
     const auto sets = data::open_data_set(config.data, data_options(config));
     require_used(config, *sets.train);
-    const std::string identity = sets.train->identity() + "\n" + sets.test->identity();
-    facts.data = to_hex(hash_of(std::as_bytes(std::span(identity))));
+    facts.data = to_hex(hash_of(sets.train->identity() + "\n" + sets.test->identity()));
   } catch (const Error& error) {
     facts.data_error = error.problem();
     facts.data_remedy = error.remedy();
@@ -228,8 +227,7 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   std::vector<launching::Finding> findings;
   launching::RankFacts mine = launching::own_facts(world);
   mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
-  mine.threads = config.threads ? static_cast<int>(std::min<std::uint64_t>(*config.threads, 1024))
-                                : train::own_cores(world);
+  comm::together(world, [&] { mine.threads = threads_of(config, world); });
   if (arguments.given("data")) open_data(config, mine);
   const auto builds = comm::gather_text(world, mine.build);
   const bool same_build = std::count(builds.begin(), builds.end(), mine.build) == world.size();

@@ -215,11 +215,8 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   }
   job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
-  train::ReplicaOptions options = replica_options(job.config, threads);
-  options.loss = nn::built_in_loss<float>(job.saved.loss);  // null: sufficient for predict() only
-  job.replica = std::make_unique<train::Replica>(
-      job.saved.shape, *job.mesh, options,
-      [&](nn::Network<float>& network) { train::read_weights(job.saved, network); });
+  job.replica =
+      std::make_unique<train::Replica>(job.saved, *job.mesh, replica_options(job.config, threads));
   job.reader = std::make_unique<data::BatchReader>(
       *job.test, train::evaluation_plan(job.test->records(), batch.size()), batch.rank());
   return job;

@@ -281,8 +281,7 @@ ordered_json part_of(const std::string& name, data::Source& source,
     part["rarest"] = text(*least);
     part["most frequent"] = text(*most);
   }
-  const std::string identity = source.identity();
-  part["identity"] = to_hex(hash_of(std::as_bytes(std::span(identity))));
+  part["identity"] = to_hex(hash_of(source.identity()));
   return part;
 }
 

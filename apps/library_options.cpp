@@ -100,7 +100,7 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
   sizes.model = given.model.value_or(1);
   sizes.batch = given.batch.value_or(ranks / sizes.model);
   if (sizes.batch * sizes.model == ranks) return sizes;
-  const std::string there = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  const std::string there = counted(ranks, "rank");
   throw ConfigError(
       "mesh " + config.mesh + ": " +
           (given.batch ? "its " + std::to_string(sizes.batch * sizes.model) +
@@ -396,7 +396,7 @@ train::Validation validation_of(const RunConfig& config, const std::vector<train
   }
   std::vector<std::string> known = {"loss", "score"};
   for (const train::Metric& metric : metrics) known.push_back(metric.name);
-  if (std::find(known.begin(), known.end(), config.monitor) == known.end()) {
+  if (!contains(known, config.monitor)) {
     throw ConfigError(
         fmt::format("`monitor={}`: is none of {}", config.monitor, fmt::join(known, "|")),
         "name a metric in `metrics`, too");
@@ -563,7 +563,7 @@ void warn_of_threads(int threads, const comm::Communicator& comm) {
 void warn_of_staging(const train::Replica& replica) {
   const auto* device = replica.device();
   if (device == nullptr || replica.groups().all.rank() != 0) return;
-  if (device->exchange().rfind("staged", 0) != 0) return;
+  if (!device->exchange().starts_with("staged")) return;
   launching::print_warning(fmt::format(
       "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
       "out and in, at the speed of PCI Express",

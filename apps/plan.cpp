@@ -63,7 +63,7 @@ Syntax plan_syntax() {
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
                   {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},
-                  {"epoch", "N", "whose order is shown, from 1 [1]"},
+                  {"epoch", "N", "whose order is shown, from 1", "1"},
                   {"network", "", "print the layers: outputs, parameters, FLOPs, memory of a rank"},
                   {"json", "", "print one line of JSON instead"},
                   {"ids", "", "with --json: the ids of every step and rank"}};
@@ -138,7 +138,7 @@ PlanArguments plan_arguments(Arguments given) {
   arguments.range = given.number("range", 1);
   if (given.given("files")) arguments.files = files_of(given.value("files"));
   arguments.record_bytes = given.number("record-bytes", 1);
-  arguments.epoch = given.number("epoch", 1).value_or(1) - 1;
+  arguments.epoch = *given.number("epoch", 1) - 1;
   arguments.json = given.given("json");
   arguments.ids = given.given("ids");
   arguments.network = given.given("network");

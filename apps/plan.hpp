@@ -27,7 +27,7 @@ void print_network(const RunConfig& config, bool json);
 struct ScalingArguments {
   std::string file;                ///< of `bench step --json`
   std::uint64_t max_ranks = 4096;  ///< that are predicted
-  std::uint64_t ranks_a_host = 8;
+  std::uint64_t ranks_a_host = 0;
   double latency = 0;                  ///< seconds between hosts
   double bandwidth = 0;                ///< bytes per second between hosts
   std::optional<std::uint64_t> batch;  ///< nullopt: as measured

@@ -125,8 +125,8 @@ void print_json(const std::vector<ScalingRow>& rows, const train::MeasuredStep& 
 const std::vector<Flag>& scaling_flags() {
   static const std::vector<Flag> flags = {
       {"predict", "FILE", "extend the step that `bench step --json` measured to --ranks [4096]"},
-      {"ranks-a-host", "N", "with --predict: ranks on each host [8]"},
-      {"between-hosts", "US,GB/S", "with --predict: latency and bandwidth of a host [5,12]"}};
+      {"ranks-a-host", "N", "with --predict: ranks on each host", "8"},
+      {"between-hosts", "US,GB/S", "with --predict: latency and bandwidth of a host", "5,12"}};
   return flags;
 }
 
@@ -148,10 +148,8 @@ ScalingArguments scaling_arguments(const Arguments& given) {
   arguments.file = given.value("predict");
   arguments.max_ranks = given.number("ranks", 1, train::max_ranks).value_or(arguments.max_ranks);
   arguments.batch = given.number("batch-size", 1, train::max_batch);
-  arguments.ranks_a_host =
-      given.number("ranks-a-host", 1, train::max_ranks).value_or(arguments.ranks_a_host);
-  const auto [latency, bandwidth] = numbers_in(
-      "between-hosts", given.given("between-hosts") ? given.value("between-hosts") : "5,12");
+  arguments.ranks_a_host = *given.number("ranks-a-host", 1, train::max_ranks);
+  const auto [latency, bandwidth] = numbers_in("between-hosts", given.value("between-hosts"));
   arguments.latency = 1e-6 * latency;
   arguments.bandwidth = 1e9 * bandwidth;
   arguments.json = given.given("json");

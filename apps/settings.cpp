@@ -371,8 +371,9 @@ std::vector<Setting> table() {
                         "of sgd and lars; auto: 0.9 for lars, else none"));
   add(recipe, yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"));
   add(recipe, number_or("auto", "weight-decay", &C::weight_decay,
-                        "of sgd and adamw: share of the weights, but for biases and gains, that a "
-                        "step at rate 1 takes away; auto: 0.01 for adamw and lamb, else none"));
+                        "draws weights, but for biases and gains, to 0; of sgd and adamw the share "
+                        "that a step at rate 1 takes away; auto: 0.01 for adamw and lamb, else "
+                        "none"));
   add(recipe, number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"));
   add(recipe, number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"));
   add(recipe, number("epsilon", &C::epsilon, "of adam, adamw and lamb: added to the root of that"));

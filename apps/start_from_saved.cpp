@@ -307,11 +307,8 @@ Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
                      const std::string& test_identity, const data::Plan& plan,
                      const comm::Communicator& comm) {
   Decisive decisive = decisive_settings(config);
-  const auto hash = [](const std::string& text) {
-    return to_hex(hash_of(std::as_bytes(std::span(text))));
-  };
-  decisive.emplace_back(training_data, hash(train_identity));
-  decisive.emplace_back(test_data, hash(test_identity));
+  decisive.emplace_back(training_data, to_hex(hash_of(train_identity)));
+  decisive.emplace_back(test_data, to_hex(hash_of(test_identity)));
   data::PlanOptions options = plan.options();
   if (options.policy == data::ShardPolicy::data) options.ranks = 1;  // does not affect the batches
   options.max_leaf = data::float32_leaf;  // `precision` is compared by itself

@@ -45,10 +45,12 @@ int sweep_command(const std::vector<std::string>& words);
 /// Computes loss and accuracy of a checkpoint on a test set, over all ranks of this job.
 int evaluate_command(const std::vector<std::string>& words);
 
-/// Writes the predicted label of every example of a test set, over all ranks of this job.
+/// Prints or writes what a checkpoint predicts for every example of a data set, over all ranks of
+/// this job.
 int predict_command(const std::vector<std::string>& words);
 
-/// Prints and verifies which rank reads which record at which step. Without MPI.
+/// Prints and verifies which rank reads which record at which step; or prints the layers of a
+/// network, or a measured step on more ranks. Without MPI.
 int plan_command(const std::vector<std::string>& words);
 
 /// Writes the built-in data set as files of any format. Without MPI.

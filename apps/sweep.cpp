@@ -381,10 +381,9 @@ void RankOfSweep::run() {
   }
   requests_.emplace();
   bool stopped = false;
-  for (std::size_t rung = 0; rung < std::max<std::size_t>(1, sweep_.rungs.size()); ++rung) {
+  for (std::size_t rung = 0;; ++rung) {
     stopped = !comm_.all_agree(!run_rung(rung));
-    if (stopped) break;
-    if (rung + 1 >= sweep_.rungs.size()) break;
+    if (stopped || rung + 1 >= sweep_.rungs.size()) break;
     comm::together(comm_, [&] {
       if (comm_.rank() == 0) drop_after_rung(out_, rung);
     });

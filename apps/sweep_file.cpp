@@ -202,7 +202,7 @@ std::vector<Varied> all_varied(const std::string& path, const toml::table& sweep
 /// In [0, 1), with 53 bits.
 double unit_number(std::uint64_t seed, std::uint64_t trial, const std::string& setting) {
   constexpr int word = 32;
-  const std::uint64_t name = hash_of(std::as_bytes(std::span(setting)));
+  const std::uint64_t name = hash_of(setting);
   const auto words =
       Philox::at({static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> word),
                   static_cast<std::uint32_t>(trial), static_cast<std::uint32_t>(trial >> word)},

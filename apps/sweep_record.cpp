@@ -253,7 +253,7 @@ bool is_waiting(const SweepRecord& record, std::size_t rung) {
 }
 
 void set_data(const fs::path& out, std::size_t trial, const std::string& identity) {
-  const std::string hash = to_hex(hash_of(std::as_bytes(std::span(identity))));
+  const std::string hash = to_hex(hash_of(identity));
   change(out, [&](SweepRecord& record) {
     Trial& mine = record.trials[trial];
     const TrialSettings settings = settings_of_data(mine.settings);

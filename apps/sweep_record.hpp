@@ -2,9 +2,10 @@
 // the file: each takes the next trial from it when it is free.
 //
 //   {"version": "0.1.0", "metric": "testing accuracy", "halving": 1, "rungs": [],
-//    "base": {"batch-size": "128", ...},        settings that determine results, as TOML literals
+//    "base": {"batch-size": "128", ...},        settings that determine results, as TOML literals,
+//                                               and `data`
 //    "trials": [{"trial": 1, "settings": {"learning-rate": "0.01"}, "state": "finished",
-//                "exit_code": 0, "reason": "",
+//                "exit_code": 0, "reason": "", "data": "16 hex digits",
 //                "results": [{"epochs": 3, "test_loss": 0.21, "test_accuracy": 0.94,
 //                             "validation_loss": 0.2, "validation_accuracy": 0.9,   if there is one
 //                             "seconds": 1.7, "weights_hash": "16 hex digits"}]}, ...]}

@@ -40,9 +40,8 @@ CifarSource::CifarSource(const std::filesystem::path& path, const ReadOptions& o
   for (std::uint64_t record = 0; record < records; ++record) {
     std::uint8_t label = 0;
     content_.read_at(offset(record) + label_bytes_ - 1, {&label, 1});
-    labels_.push_back(label < classes_
-                          ? label
-                          : checked_label(label, classes_, record, content_.place(offset(record))));
+    labels_.push_back(
+        checked_label(label, classes_, record, [&] { return content_.place(offset(record)); }));
   }
   content_.map();
 }

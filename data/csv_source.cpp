@@ -280,8 +280,8 @@ std::int32_t CsvSource::label_of(std::string_view text, const Where& place) cons
   if (schema_ == nullptr) {
     const auto number = parse_whole(text);
     if (!number) fail(in_quotes(text) + " is not a whole number");
-    if (*number >= 0 && *number < classes_) return static_cast<std::int32_t>(*number);
-    return checked_label(*number, classes_, records(), place() + ": column 'label'");
+    return checked_label(*number, classes_, records(),
+                         [&] { return place() + ": column 'label'"; });
   }
   const auto found = class_of_.find(class_text(text, are_whole_));
   if (found == class_of_.end() && !needs_labels_) return 0;

@@ -478,7 +478,7 @@ class SchemaFinder {
                             ", but a classification has one",
                         "name one; or `task=multi-label`, or `task=regression`");
     }
-    if (labels.texts.size() > static_cast<std::size_t>(max_found_classes)) {
+    if (labels.is_full()) {
       throw DataError(place_ + in_column(labels) + "more than " + grouped(max_found_classes) +
                           " different labels",
                       labels.are_numbers() ? "if they are quantities, `task=regression`"

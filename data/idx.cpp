@@ -32,11 +32,8 @@ void IdxSource::load_labels(const std::filesystem::path& path) {
   content.read_at(header.header_bytes, bytes);
   labels_.reserve(bytes.size());
   for (std::uint64_t record = 0; record < wanted; ++record) {
-    const std::uint8_t label = bytes[static_cast<std::size_t>(record)];
-    const bool good = label < classes_;
-    labels_.push_back(
-        good ? label
-             : checked_label(label, classes_, record, content.place(header.header_bytes + record)));
+    labels_.push_back(checked_label(bytes[static_cast<std::size_t>(record)], classes_, record,
+                                    [&] { return content.place(header.header_bytes + record); }));
   }
   labels_path_ = path;
 }

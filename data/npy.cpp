@@ -137,10 +137,9 @@ void NpySource::load_labels(const std::filesystem::path& path) {
       const auto label = value > decltype(value){0} && static_cast<std::uint64_t>(value) >> 63 != 0
                              ? std::numeric_limits<std::int64_t>::max()  // above every class
                              : static_cast<std::int64_t>(value);
-      const bool good = label >= 0 && label < classes_;
-      labels_.push_back(good ? static_cast<std::int32_t>(label)
-                             : checked_label(label, classes_, first + i,
-                                             content.place(offset + i * header.type.bytes)));
+      labels_.push_back(checked_label(label, classes_, first + i, [&] {
+        return content.place(offset + i * header.type.bytes);
+      }));
     });
   }
   labels_path_ = path;

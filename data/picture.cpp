@@ -478,8 +478,8 @@ std::uint64_t PictureReader::read(const std::filesystem::path& path, const Image
   read_picture_header(file);
   file_.resize(static_cast<std::size_t>(file.size()));
   file.read_at(0, file_);
-  Decoded decoded = kind_of(file) == Kind::png ? decode<PngDecoder>(path, "PNG", file_, pixels_)
-                                               : decode<JpegDecoder>(path, "JPEG", file_, pixels_);
+  Decoded decoded = begins_png(file_) ? decode<PngDecoder>(path, "PNG", file_, pixels_)
+                                      : decode<JpegDecoder>(path, "JPEG", file_, pixels_);
   if (decoded.channels % 2 == 0) composite(pixels_, decoded.channels--);
   std::span<const std::uint8_t> result = pixels_;
   if (decoded.size != size) {

@@ -99,9 +99,8 @@ std::size_t find_paths(CsvTexts& rows, const TableOptions& options, std::size_t 
   for (int i = 0; i < 10; ++i) {
     const auto& record = rows.next();
     for (std::size_t column = 0; column < std::min(record.size(), first); ++column) {
-      const bool is_ignored = std::find(options.ignored.begin(), options.ignored.end(),
-                                        names[column]) != options.ignored.end();
-      if (column != label && !is_ignored && is_picture_name(record[column])) first = column;
+      if (column == label || contains(options.ignored, names[column])) continue;
+      if (is_picture_name(record[column])) first = column;
     }
   }
   return first;

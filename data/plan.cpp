@@ -291,7 +291,6 @@ std::string times_text(const Multiplicity& m) {
 PlanFacts facts_of(const Plan& plan) {
   const std::uint64_t ranks = plan.options().ranks;
   PlanFacts facts;
-  facts.steps = plan.steps();
   facts.examples = plan.examples_per_epoch();
   facts.records_per_rank.resize(ranks);
   for (std::uint64_t rank = 0; rank < ranks; ++rank) {
@@ -307,14 +306,13 @@ PlanFacts facts_of(const Plan& plan) {
 
 PlanProof prove(const Plan& plan, const PlanFacts& facts, std::uint64_t epoch) {
   PlanProof proof;
-  proof.reads = facts.examples;
   const auto& options = plan.options();
   proof.enumerated = options.records <= max_enumerated && facts.examples <= max_enumerated &&
                      plan.steps() <= max_enumerated / options.ranks;
   if (proof.enumerated && counted_multiplicity(plan, facts, epoch) != facts.multiplicity) {
     throw std::logic_error("plan: enumeration disagrees with the formula");
   }
-  proof.text = grouped(proof.reads) + " reads of " + counted(options.records, "record") + ": " +
+  proof.text = grouped(facts.examples) + " reads of " + counted(options.records, "record") + ": " +
                times_text(facts.multiplicity) +
                (proof.enumerated ? "; verified by listing every one of them"
                                  : "; by the closed form, too many to list");

@@ -403,7 +403,7 @@ class Plan {
 
 /// How often the records of the data set are read in one epoch.
 ///
-/// Disjoint: no record is read twice (most <= 1). Complete: no record is omitted (least >= 1).
+/// Disjoint: no record is read twice (max <= 1). Complete: no record is omitted.
 struct Multiplicity {
   std::uint64_t min = 0;      ///< 0 if records are omitted
   std::uint64_t max = 0;      ///< 1 under DATA and FILE, the number of ranks under OFF
@@ -416,7 +416,6 @@ struct Multiplicity {
 
 /// Totals of one epoch, by closed formulas that iterate over ranks, not steps.
 struct PlanFacts {
-  std::uint64_t steps = 0;
   std::uint64_t examples = 0;                   ///< reads, over all ranks
   std::vector<std::uint64_t> records_per_rank;  ///< reads of each rank
   std::uint64_t empty_batches = 0;              ///< pairs of step and rank without an example
@@ -432,7 +431,6 @@ PlanFacts facts_of(const Plan& plan);
 /// The result of checking multiplicity and totals against the ids.
 struct PlanProof {
   bool enumerated = false;  ///< every id of the epoch was listed; else only the formula was used
-  std::uint64_t reads = 0;  ///< ids listed, or counted by the formula
   std::string text;         ///< one sentence with the numbers
 };
 

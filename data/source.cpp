@@ -39,9 +39,7 @@ std::optional<std::uint64_t> checked_limit(const ReadOptions& options) {
   return options.limit;
 }
 
-std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record,
-                           const std::string& place) {
-  if (label >= 0 && label < classes) return static_cast<std::int32_t>(label);
+void refuse_label(std::int64_t label, int classes, std::uint64_t record, const std::string& place) {
   const bool mendable = label >= 0 && label < std::numeric_limits<std::int32_t>::max();
   throw DataError(place + ": the label of record " + std::to_string(record) + " is " +
                       std::to_string(label) + ", outside [0, " + std::to_string(classes) + ")",

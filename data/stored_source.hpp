@@ -272,9 +272,18 @@ void take_validation(DataSet& set, const DataSetOptions& options);
 /// `options.limit`. Throws ConfigError if it is 0, or `options.classes` is below 1.
 std::optional<std::uint64_t> checked_limit(const ReadOptions& options);
 
-/// `label` as a class. Throws DataError, with `place` and the record, unless it is in [0, classes).
+/// Throws DataError for a label that is not in [0, classes).
+[[noreturn]] void refuse_label(std::int64_t label, int classes, std::uint64_t record,
+                               const std::string& place);
+
+/// `label` as a class. Throws DataError, with the text that `place()` returns and the record,
+/// unless it is in [0, classes).
+template <class Place>
 std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record,
-                           const std::string& place);
+                           const Place& place) {
+  if (label >= 0 && label < classes) return static_cast<std::int32_t>(label);
+  refuse_label(label, classes, record, place());
+}
 
 /// a * b; empty on overflow.
 std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept;

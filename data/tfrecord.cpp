@@ -477,9 +477,8 @@ void TfRecordSource::scan_record(std::uint64_t offset, std::span<const std::uint
     if (!std::isfinite(number))
       fail(offset, record, "feature 'image' holds a number that is not finite");
   }
-  const bool good = example_.label >= 0 && example_.label < classes_;
-  labels_.push_back(good ? static_cast<std::int32_t>(example_.label)
-                         : checked_label(example_.label, classes_, record, content_.place(offset)));
+  labels_.push_back(
+      checked_label(example_.label, classes_, record, [&] { return content_.place(offset); }));
 }
 
 const TfExample& TfRecordSource::example_in(std::span<const std::uint8_t> bytes,

@@ -41,6 +41,8 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+std::uint64_t hash_of(std::string_view text) { return hash_of(std::as_bytes(std::span(text))); }
+
 std::string to_hex(std::uint64_t value) {
   std::string text(16, '0');
   for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 4) {

@@ -33,8 +33,9 @@ class Hash {
   std::unique_ptr<State> state_;
 };
 
-/// The hash of one range of bytes.
+/// The hash of one range of bytes, or of the bytes of a text.
 std::uint64_t hash_of(std::span<const std::byte> bytes);
+std::uint64_t hash_of(std::string_view text);
 
 /// 16 lower-case hexadecimal digits.
 std::string to_hex(std::uint64_t value);

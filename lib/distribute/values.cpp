@@ -88,8 +88,6 @@ std::string take_text(std::string_view& rest) {
   return text;
 }
 
-std::string bits_of(const std::string& packed) {
-  return to_hex(hash_of(std::as_bytes(std::span(packed))));
-}
+std::string bits_of(const std::string& packed) { return to_hex(hash_of(packed)); }
 
 }  // namespace lockstep::collective

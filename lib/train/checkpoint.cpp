@@ -14,7 +14,6 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/file.hpp"
-#include "lockstep/data/table.hpp"
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/network_json.hpp"
@@ -31,15 +30,6 @@ constexpr const char* remedy =
     "give the folder of a run, or a checkpoint that training saved, unchanged: "
     "RUN/checkpoints/step-NNNNNNNN";
 JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}; }
-
-constexpr std::uint64_t max_description_bytes = std::uint64_t{1} << 26;  // as parse_object()
-
-/// A JSON file of a checkpoint other than tensors.
-ordered_json read_object(const std::filesystem::path& path) {
-  const RegularFile file(path);
-  if (file.size() > max_description_bytes) fail(place_of(path), "is too long to be a description");
-  return parse_object(text_at(file, 0, file.size()), place_of(path));
-}
 
 // model.safetensors and optimizer.safetensors.
 
@@ -92,9 +82,7 @@ std::string manifest_text(const Manifest& manifest) {
   return json.dump(2) + "\n";
 }
 
-FileSum sum_of(std::string_view text) {
-  return {text.size(), hash_of(std::as_bytes(std::span(text)))};
-}
+FileSum sum_of(std::string_view text) { return {text.size(), hash_of(text)}; }
 
 /// Reads manifest.json and checks that its files exist in their lengths.
 Manifest read_manifest(const std::filesystem::path& folder) {
@@ -104,7 +92,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) {
     fail(place, "no such file: the checkpoint is incomplete, or older than this version");
   }
-  const ordered_json json = read_object(path);
+  const ordered_json json = read_object(place_of(path));
   const std::uint64_t format = count_in(json, "version", place);
   if (format != checkpoint_format) {
     throw DataError(path.string() + ": a checkpoint of format " + std::to_string(format) +
@@ -380,7 +368,8 @@ std::optional<std::filesystem::path> newest_valid_checkpoint(
     try {
       verify_checkpoint(at->second);
       const auto network = at->second / "network.json";
-      require_step_of_name(at->second, count_in(read_object(network), "step", place_of(network)));
+      require_step_of_name(at->second,
+                           count_in(read_object(place_of(network)), "step", place_of(network)));
       read_state(at->second);
       return at->second;
     } catch (const DataError& error) {
@@ -418,7 +407,7 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
   const JsonPlace place = place_of(path);
   const Manifest manifest = read_manifest(folder);
   require_sum(path, manifest.files.at("network.json"));
-  SavedNetwork saved = network_in(read_object(path), place, kinds);
+  SavedNetwork saved = network_in(read_object(place_of(path)), place, kinds);
   saved.folder = folder;
   const std::uint64_t model_bytes = manifest.files.at("model.safetensors").bytes;
   if (saved.shape.parameters() > model_bytes / sizeof(float)) {
@@ -457,7 +446,7 @@ TrainingState read_state(const std::filesystem::path& folder) {
     fail(place_of(folder), "holds weights alone, so training cannot continue from it");
   }
   require_sum(path, manifest.files.at("state.json"));
-  const ordered_json json = read_object(path);
+  const ordered_json json = read_object(place_of(path));
   require_keys(json,
                {"step", "examples", "epochs_completed", "epoch", "optimizer", "settings", "best"},
                place);

@@ -19,11 +19,13 @@
 //   model layers   "input": [28, 28, 1] or [784], "layers": [{"kind": "conv", ...}, ...] with the
 //                  keys of run files; the last layer is dense, to the classes
 //   all            "loss", "parameters", "divide_by", "data", "step", "examples", "weights_hash"
-//   table          "table": {"label", "classes", "columns": [{"name", "mean", "deviation"},
-//                  {"name", "categories"}, ...], "left_out", "header", "standardized", "missing"},
-//                  as in data::TableSchema; if the data is one
-//   pictures       "pictures": {"size": [rows, columns], "channels", "classes"}, as in
-//                  data::PictureSchema; if the data is a folder of them
+//   table          "table": {"label" and "classes", or "labels": [names], or "targets": [{"name",
+//                  "mean", "deviation"}, ...], "weight" if there is one, "columns": [{"name",
+//                  "mean", "deviation"}, {"name", "categories"}, ...], "left_out", "header",
+//                  "standardized", "missing"}, as in data::TableSchema; if the data is one
+//   pictures       "pictures": {"size": [rows, columns], "channels", "classes", and of a table of
+//                  paths "path_column", "label_column", "header"}, as in data::PictureSchema; if
+//                  the data is pictures
 // state.json is one object:
 //   {"step": 100, "examples": 12800, "epochs_completed": 0,
 //    "epoch": {"steps": 100, "examples": 12800, "correct": 9000, "loss_sum_bits": "16 hex digits",

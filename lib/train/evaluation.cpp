@@ -78,10 +78,7 @@ class NetworkInference final : public Inference {
 /// Throws DataError for a record whose values a layer does not take. Local.
 void require_taken(Inference& network, Matrix<const float> outputs, const data::Batch& batch) {
   for (std::size_t row = 0; row < outputs.rows; ++row) {
-    const auto values = outputs.row(row);
-    if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
-      continue;
-    }
+    if (all_finite(outputs.row(row))) continue;
     const std::string problem = network.input_problem(row);
     if (!problem.empty()) throw DataError(example_text(row, batch) + ": " + problem, mend_values);
   }
@@ -109,7 +106,8 @@ void count_labels(Matrix<const float> logits, std::span<const float> flags,
   }
 }
 
-/// Probabilities of classes or labels; else the outputs.
+}  // namespace
+
 void scores_of(std::span<const float> logits, nn::TargetKind kind, std::span<float> scores) {
   switch (kind) {
     case nn::TargetKind::label: return nn::probabilities<float>(logits, scores);
@@ -119,6 +117,8 @@ void scores_of(std::span<const float> logits, nn::TargetKind kind, std::span<flo
     case nn::TargetKind::values: std::copy(logits.begin(), logits.end(), scores.begin());
   }
 }
+
+namespace {
 
 /// Rows of numbers of the examples of all ranks.
 class GatheredRows {
@@ -457,9 +457,8 @@ struct Packing {
       const auto mine = words.subspan(words_each() * i, words_each());
       const std::uint64_t label = nn::predicted_class<float>(row);
       mine[0] = batch.ids[i];
-      const bool is_finite =
-          std::all_of(row.begin(), row.end(), [](float output) { return std::isfinite(output); });
-      const float probability = is_finite ? nn::greatest_probability<float>(row) : std::nanf("");
+      const float probability =
+          all_finite(row) ? nn::greatest_probability<float>(row) : std::nanf("");
       mine[1] = label << 32 | std::bit_cast<std::uint32_t>(probability);
       if (outputs == 0) continue;
       floats.resize(row.size());

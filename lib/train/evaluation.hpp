@@ -134,6 +134,10 @@ Metric area_under_curve();
 /// Throws ConfigError if there is none, or if it does not fit. Local.
 Metric metric_named(std::string_view name, nn::TargetKind kind, std::size_t outputs);
 
+/// Probabilities of classes or labels, by the outputs of one example; else the outputs. `scores`:
+/// as long as `logits`. Local.
+void scores_of(std::span<const float> logits, nn::TargetKind kind, std::span<float> scores);
+
 /// Forward passes for evaluation and prediction, on the CPU or on a device. Inputs and logits are
 /// in host memory. Local; one thread.
 class Inference {

@@ -94,11 +94,24 @@ class Measure final : public nlohmann::json_sax<ordered_json> {
 
 }  // namespace
 
+namespace {
+
+void require_length(std::uint64_t bytes, const JsonPlace& place) {
+  if (bytes <= max_text_bytes) return;
+  fail(place, std::to_string(bytes) + " bytes of JSON, where " + std::to_string(max_text_bytes) +
+                  " can be");
+}
+
+}  // namespace
+
+ordered_json read_object(const JsonPlace& place) {
+  const data::RegularFile file(place.path);
+  require_length(file.size(), place);
+  return parse_object(text_at(file, 0, file.size()), place);
+}
+
 ordered_json parse_object(const std::string& text, const JsonPlace& place) {
-  if (text.size() > max_text_bytes) {
-    fail(place, std::to_string(text.size()) + " bytes of JSON, where " +
-                    std::to_string(max_text_bytes) + " can be");
-  }
+  require_length(text.size(), place);
   Measure measure(text, place);
   ordered_json::sax_parse(text, &measure);
   ordered_json json = ordered_json::parse(text);

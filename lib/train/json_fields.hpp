@@ -40,6 +40,9 @@ std::string text_at(const data::RegularFile& file, std::uint64_t offset, std::ui
 ///          object.
 nlohmann::ordered_json parse_object(const std::string& text, const JsonPlace& place);
 
+/// Parses the whole file `place.path`, as parse_object() does; one that is too long is not read.
+nlohmann::ordered_json read_object(const JsonPlace& place);
+
 /// `object[key]`, of any type or of one type. Throw DataError if it is missing or of another type.
 const nlohmann::ordered_json& field(const nlohmann::ordered_json& object, const char* key,
                                     const JsonPlace& place);

@@ -11,12 +11,13 @@
 #include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::train {
-namespace {
 
-bool all_finite(std::span<const float> values) {
+bool all_finite(std::span<const float> values) noexcept {
   return std::all_of(values.begin(), values.end(),
                      [](float value) { return std::isfinite(value); });
 }
+
+namespace {
 
 /// The number of the record in `row`, an index in the rank's piece; without ids its position in the
 /// epoch (Plan::positions).

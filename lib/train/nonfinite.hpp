@@ -14,6 +14,9 @@
 
 namespace lockstep::train {
 
+/// True if no value is infinite or not a number. Local.
+bool all_finite(std::span<const float> values) noexcept;
+
 /// Values of some of one rank's examples in a step, after it.
 struct ExampleValues {
   const data::Batch& batch;

@@ -441,9 +441,7 @@ std::vector<float> Replica::probabilities(std::span<const float> features) {
   std::vector<float> all;
   forward_all(features, [&](std::span<const float> row) {
     all.resize(all.size() + row.size());
-    const auto mine = std::span(all).last(row.size());
-    if (kind == nn::TargetKind::label) return nn::probabilities<float>(row, mine);
-    std::transform(row.begin(), row.end(), mine.begin(), nn::sigmoid<float>);
+    scores_of(row, kind, std::span(all).last(row.size()));
   });
   return all;
 }

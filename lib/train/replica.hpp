@@ -125,13 +125,6 @@ class Replica {
                   "the ranks that it is for");
   }
 
-  /// Creates a replica for evaluate() and predict() only. load(network) sets the weights.
-  ///
-  /// Errors   as above.
-  /// Ranks    collective.
-  Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
-          const std::function<void(nn::Network<float>&)>& load);
-
   /// Creates a replica for evaluate() and predict() only, with the weights of a checkpoint: see
   /// read_description(). `options.loss` is needed for evaluate() if the network was trained with a
   /// custom loss.
@@ -372,6 +365,9 @@ class Replica {
                    const TrainingPosition& position);
 
  private:
+  Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
+          const std::function<void(nn::Network<float>&)>& load);
+
   template <class Batches>
   static const data::Plan& agreed_plan(const Batches& batches) {
     const data::Plan* plan = nullptr;

@@ -29,8 +29,6 @@ struct TensorSpec {
 struct FileSum {
   std::uint64_t bytes = 0;
   std::uint64_t xxh3 = 0;  ///< hash_of() all bytes
-
-  bool operator==(const FileSum&) const = default;
 };
 
 /// Texts by name in a file's header, which other libraries pass over.

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "lockstep/base/text.hpp"
-#include "lockstep/data/file.hpp"
 #include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
@@ -26,8 +25,7 @@ class Numbers {
  public:
   explicit Numbers(const std::filesystem::path& file)
       : place_{.path = file, .remedy = "give what `lockstep bench step --json` prints"} {
-    const data::RegularFile opened(file);
-    json_ = parse_object(text_at(opened, 0, opened.size()), place_);
+    json_ = read_object(place_);
     phases_ = &field(json_, "phases", place_);
     peak_ = &field(json_, "peak", place_);
   }

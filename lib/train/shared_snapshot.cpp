@@ -61,7 +61,7 @@ bool SharedSnapshot::is_complete(std::size_t snapshot) const noexcept {
 }
 
 /// The number of steps of a complete snapshot, plus one; 0 if it is not complete.
-std::uint64_t SharedSnapshot::steps_of(std::size_t snapshot) const noexcept {
+std::uint64_t SharedSnapshot::order_of(std::size_t snapshot) const noexcept {
   return is_complete(snapshot) ? record(snapshot, 0).state.steps + 1 : 0;
 }
 
@@ -105,15 +105,15 @@ void SharedSnapshot::drop_after(int rank, std::uint64_t max_steps) {
 std::optional<KeptState> SharedSnapshot::newest(comm::Communicator& comm, std::uint64_t max_steps) {
   drop_after(comm.place().local_rank, max_steps);
   comm.all_agree(true);  // all ranks have dropped them
-  std::uint64_t steps = std::max(steps_of(0), steps_of(1));
-  comm.all_reduce(std::span(&steps, 1), comm::Op::min);
-  const std::size_t chosen = steps_of(0) == steps ? 0 : 1;
+  std::uint64_t order = std::max(order_of(0), order_of(1));
+  comm.all_reduce(std::span(&order, 1), comm::Op::min);
+  const std::size_t chosen = order_of(0) == order ? 0 : 1;
   next_ = 1 - chosen;
-  if (steps == 0) return std::nullopt;
-  if (steps_of(chosen) != steps) {
+  if (order == 0) return std::nullopt;
+  if (order_of(chosen) != order) {
     throw Error(ExitCode::invariant, "rank " + std::to_string(comm.world_rank(comm.rank())) +
                                          ": no complete snapshot of step " +
-                                         std::to_string(steps - 1) + " on " + comm.place().host);
+                                         std::to_string(order - 1) + " on " + comm.place().host);
   }
   return KeptState{record(chosen, 0).state, blocks(chosen)};
 }

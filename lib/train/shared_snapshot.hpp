@@ -141,7 +141,7 @@ class SharedSnapshot {
   StateBlocks blocks(std::size_t snapshot) const noexcept;
   void drop_after(int rank, std::uint64_t max_steps);
   bool is_complete(std::size_t snapshot) const noexcept;
-  std::uint64_t steps_of(std::size_t snapshot) const noexcept;
+  std::uint64_t order_of(std::size_t snapshot) const noexcept;
 
   std::size_t length_;
   std::size_t ranks_;     // of the first group on this host

@@ -18,8 +18,7 @@ inline void write_signed(const std::filesystem::path& checkpoint, const std::str
   const auto path = checkpoint / "manifest.json";
   std::ifstream file(path);
   auto manifest = nlohmann::ordered_json::parse(file);
-  manifest["files"][name] = {{"bytes", content.size()},
-                             {"xxh3", to_hex(hash_of(std::as_bytes(std::span(content))))}};
+  manifest["files"][name] = {{"bytes", content.size()}, {"xxh3", to_hex(hash_of(content))}};
   std::ofstream(path) << manifest.dump();
 }
 
