@@ -83,6 +83,18 @@ bool resumes(const std::vector<std::string>& command) {
   });
 }
 
+/// The command with which an attempt continues a run: from its own newest checkpoint, once it has
+/// one, and not from that of another run with which `--resume` began it.
+std::vector<std::string> continued(std::vector<std::string> command, const std::string& run) {
+  if (!train::has_checkpoint(run)) return command;
+  const std::string flag = "--resume";
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == flag && i + 1 < command.size()) command[i + 1] = "auto";
+    if (command[i].starts_with(flag + "=")) command[i] = flag + "=auto";
+  }
+  return command;
+}
+
 /// Starts a command in a process group of its own, so that a terminal's signals reach this process
 /// alone, which passes them on.
 pid_t start(const std::vector<std::string>& command) {
@@ -147,9 +159,14 @@ bool is_written_since(std::filesystem::file_time_type began, const std::filesyst
   return !error && written >= began;
 }
 
-/// True if a watchdog has ended the job of this run since `began`.
-bool is_diagnosed(const std::string& run, std::filesystem::file_time_type began) {
-  return is_written_since(began, std::filesystem::path(run) / "flight" / launching::diagnosis_name);
+std::filesystem::path diagnosis_of(const std::string& run) {
+  return std::filesystem::path(run) / "flight" / launching::diagnosis_name;
+}
+
+/// True if a watchdog has ended the job.
+bool is_diagnosed(const std::string& run) {
+  std::error_code ignored;
+  return std::filesystem::exists(diagnosis_of(run), ignored);
 }
 
 /// Whether the job has finished this run; nullopt if it has not begun to train it since `began`.
@@ -214,7 +231,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
     had_ranks = had_ranks || ranks.value_or(false);
     const bool may_have_ranks = ranks.value_or(true) || !had_ranks;
     const bool has_ended = recorded_code(run).has_value();
-    if (may_have_ranks && !has_ended && !is_diagnosed(run, began)) with_ranks = now;
+    if (may_have_ranks && !has_ended && !is_diagnosed(run)) with_ranks = now;
     if (now - with_ranks > (has_ended ? max_after_end : max_without_ranks)) {
       ended.hung = true;
       kill_launcher(job, is_srun(command));
@@ -277,7 +294,9 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   int failures = 0;  // in a row, in this step
   for (std::uint64_t restarts = 0;; ++restarts) {
     std::error_code ignored;
-    std::filesystem::remove(exit_code_of(run), ignored);
+    for (const auto& written : {exit_code_of(run), diagnosis_of(run)}) {
+      std::filesystem::remove(written, ignored);  // by the attempt before
+    }
     const Ended ended = wait_for(start(attempt), attempt, run, requests);
     if (ended.code == cannot_start) {
       throw ConfigError("launch: " + command[0] + " cannot be started",
@@ -307,7 +326,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     }
     launching::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
     std::this_thread::sleep_for(pause);
-    attempt = on_answering_hosts(command, run);
+    attempt = on_answering_hosts(continued(command, run), run);
     if (requests.signal() != 0) return ended.code;
   }
 }

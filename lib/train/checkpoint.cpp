@@ -248,6 +248,12 @@ std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesys
   return checkpoints;
 }
 
+bool has_checkpoint(const std::filesystem::path& run) {
+  const auto folder = run / "checkpoints";
+  std::error_code ignored;
+  return std::filesystem::is_directory(folder, ignored) && !checkpoints_in(folder).empty();
+}
+
 std::string checkpoint_name(std::uint64_t step) {
   constexpr std::size_t width = 8;
   const std::string digits = std::to_string(step);

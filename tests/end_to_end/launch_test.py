@@ -23,7 +23,7 @@ def launch(*args, flags=""):
 class Launch(command.CommandTest):
     def begin(self, ranks, job=JOB, recovery="", **options):
         made = command.Run(self.folder / "run")
-        process = start(launch(*mpirun(ranks, "train", job, "--run-dir", made.folder, options=recovery)), **options)
+        process = start(launch(*mpirun(ranks, "train", *((job,) if isinstance(job, str) else job), "--run-dir", made.folder, options=recovery)), **options)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         return process, made
 
@@ -53,6 +53,18 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
         self.assertEqual(made.losses, whole.losses)
         self.assertEqual(len(made.losses), STEPS)
+
+    def test_a_run_that_another_one_began_goes_on_in_its_own_folder(self):
+        whole = self.train(JOB, name="whole")
+        resume = ("--progress off --resume", whole.folder / "checkpoints" / "step-00000050")
+        process, made = self.begin(2, resume)
+        _, ranks = self.mpirun_and_ranks(process, made, 100)
+        os.kill(ranks[1], signal.SIGKILL)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, "restart 1 follows", result)
+        self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
+        self.assertEqual(made.losses, whole.losses)
 
     def test_survivors_that_are_all_killed_are_replaced(self):
         """Of which mpirun's recovery says nothing: it returns 0."""
@@ -99,6 +111,14 @@ class Launch(command.CommandTest):
         hung = ["sh", "-c", "sleep 0.5; exec sleep 1000", "--run-dir", str(folder)]  # as mpirun without ranks
         result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *hung])
         self.assert_refused(result, 137, ["hung after its ranks had ended"])
+
+    def test_a_diagnosis_of_the_attempt_before_is_removed(self):
+        """It would end this one while its ranks start."""
+        diagnosis = self.folder / "run" / "flight" / "diagnosis.txt"
+        diagnosis.parent.mkdir(parents=True)
+        diagnosis.write_text("rank 1 is behind\n")
+        job = ["sh", "-c", f"test ! -e {diagnosis}", "--run-dir", str(self.folder / "run")]
+        self.assert_ends(command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *job]), 0)
 
     def test_refusals(self):
         self.assert_refused(run("launch train x"), 2, ["2 words: train x", "-- COMMAND"])
