@@ -92,6 +92,10 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
       if (!is_of_run(name) || value_in(state.settings, name) != absent) continue;
       text += name + " = " + value + "\n";
     }
+  } else if (!run.empty()) {
+    launching::print_warning(path.string() +
+                             ": is missing, so the run's data and other settings that a checkpoint "
+                             "does not have are the defaults, unless they are given");
   }
   for (const auto& [name, value] : state.settings) {
     if (is_setting(name)) text += name + " = " + value + "\n";

@@ -221,8 +221,7 @@ class RankOfRun {
     try {
       write_file(std::filesystem::path(run_) / "flight" / launching::exit_code_name,
                  std::to_string(code) + '\n');
-    } catch (const OutputError& error) {
-      launching::print(error);
+    } catch (const OutputError&) {  // the error that ends the job is reported instead
     }
   }
 
@@ -279,10 +278,12 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
     }
     return false;
   }
-  if (!resume_ || !resume_->complete || job.replica->steps() != total) return true;
+  const std::uint64_t steps = job.replica->steps();
+  if (!resume_ || !resume_->complete) return true;
+  if (steps != total && !is_patience_over(resume_->state.position, config_.patience)) return true;
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
-               counted(total, "step"));
+               counted(steps, "step"));
   }
   return false;
 }
@@ -306,6 +307,7 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
   good_steps_ = train::SharedSnapshot::any_steps;
   if (kept) {
     job.replica->restore(*kept);
+    job.training.start_is_saved = false;
     return kept->state.position;
   }
   if (!resume_ || resume_->checkpoint.empty()) {
@@ -321,7 +323,7 @@ std::optional<train::Continued> RankOfRun::continued(
   const bool resumes = resume_ && resume_->found();
   if (!resumes && run_.empty()) return std::nullopt;
   return train::Continued{resumes ? resume_->checkpoint : "", job.replica->steps(), position.epoch,
-                          !run_.empty()};
+                          !run_.empty(), position.best.step};
 }
 
 /// Compares the group with the one before, which trained last. True if ranks were lost.
@@ -400,6 +402,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, faults_, comm);
   const train::TrainingPosition position = restore(job, comm);
+  recording_.recorder().enter(Phase::start, job.replica->steps());  // again, if ranks were lost
   const bool has_lost = note_lost_ranks(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
   const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it

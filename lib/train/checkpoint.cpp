@@ -216,8 +216,8 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder, bo
   JsonPlace place = place_of(folder);
   if (is_of_run) {
     place.remedy =
-        "wait until the run saves one, every `checkpoint_every` steps and at its end, or "
-        "give another folder";
+        "wait until the run saves one, every `checkpoint_every` steps and at its end; if it ended "
+        "before, begin it again with its own settings, `resume=auto` and this `run_dir`";
   }
   fail(place, "holds no checkpoint (step-NNNNNNNN)");
 }

@@ -53,7 +53,8 @@ Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchRea
       test_(test),
       position_(start),
       snapshot_(replica.make_snapshot()),
-      saved_step_(replica.steps()) {
+      saved_best_(start.best.step) {
+  if (options.start_is_saved) saved_step_ = replica.steps();
   if (train.plan().options().balance) balance_ = std::make_unique<Balance>(train.plan());
   const std::uint64_t each = std::min(train.plan().steps(), max_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, max_timed_steps);
@@ -107,7 +108,7 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     report.epochs.push_back(evaluate(timed));
     if (const auto& figures = report.epochs.back().validation) judge(*figures);
     const bool is_end = finished() || position_.epoch + 1 >= options_.epochs;
-    report.stopped_early = !is_end && is_patience_over();
+    report.stopped_early = !is_end && is_patience_over(position_, options_.validation.patience);
     const bool is_last = is_end || report.stopped_early;
     if (options_.validation.keeps_best && position_.best.step == replica_.steps()) save(observers);
     if (balance_ && !is_last) report.epochs.back().new_shares = rebalance();
@@ -213,10 +214,10 @@ void Trainer::judge(const SetFigures& validation) {
   best = {position_.epoch + 1, replica_.steps(), figure};
 }
 
-bool Trainer::is_patience_over() const noexcept {
-  const auto& patience = options_.validation.patience;
-  return patience && position_.best.epoch > 0 &&
-         position_.epoch + 1 - position_.best.epoch >= *patience;
+bool is_patience_over(const TrainingPosition& position,
+                      std::optional<std::uint64_t> patience) noexcept {
+  return patience && position.best.epoch > 0 &&
+         position.epoch + 1 - position.best.epoch >= *patience;
 }
 
 /// Moves leaves from slow ranks to fast ones. Returns the new shares; empty: all is as before.
@@ -333,10 +334,12 @@ std::vector<std::pair<std::string, std::uint64_t>> Trainer::hashes_due() {
   return replica_.tensor_hashes();
 }
 
-/// Copies the state after the last step for a checkpoint, unless that is saved.
+/// Copies the state after the last step for a checkpoint, unless that is saved. One that was due at
+/// the end of an epoch is saved again if the epoch is the best one: it has to say so.
 void Trainer::save(const std::vector<Observer*>& observers) {
-  if (saved_step_ == replica_.steps()) return;
+  if (saved_step_ == replica_.steps() && saved_best_ == position_.best.step) return;
   saved_step_ = replica_.steps();
+  saved_best_ = position_.best.step;
   enter(Phase::checkpoint, replica_.steps());
   comm::together(replica_.groups().all, [&] {  // the snapshot may be in use
     for (Observer* observer : observers) observer->finish_checkpoint();
@@ -348,11 +351,16 @@ void Trainer::save(const std::vector<Observer*>& observers) {
   has_saved_ = true;
 }
 
-/// Copies the state to the shared snapshot, if there is one, when the records so far are safe from
-/// the end of this process.
+/// Copies the state to the shared snapshot, if there is one, when the records and checkpoints so
+/// far are safe from the end of this process: the others would not write them again.
 void Trainer::keep(const std::vector<Observer*>& observers) {
   if (options_.snapshot == nullptr) return;
-  for (Observer* observer : observers) observer->flush();
+  comm::together(replica_.groups().all, [&] {
+    for (Observer* observer : observers) {
+      observer->finish_checkpoint();
+      observer->flush();
+    }
+  });
   replica_.keep(*options_.snapshot, position_);
 }
 

@@ -43,6 +43,8 @@ struct TrainerOptions {
   std::function<void(Phase, std::uint64_t)> on_phase = {};
   SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
   std::uint64_t snapshot_every = 1;    ///< in steps
+  /// False: no checkpoint may have the state from which training starts, a snapshot's.
+  bool start_is_saved = true;
   Validation validation = {};
   std::vector<Metric> metrics = {};  ///< of test and validation set, after each epoch
 };
@@ -51,6 +53,11 @@ struct TrainerOptions {
 /// less.
 std::uint64_t total_steps(std::uint64_t epochs, std::optional<std::uint64_t> steps,
                           const data::Plan& plan);
+
+/// True if `patience` epochs have ended since the best one, at the end of an epoch: training stops
+/// early. Local.
+bool is_patience_over(const TrainingPosition& position,
+                      std::optional<std::uint64_t> patience) noexcept;
 
 /// Trains one replica synchronously with the other ranks; every rank creates one and calls run().
 ///
@@ -99,7 +106,6 @@ class Trainer {
   Evaluation evaluate_set(data::BatchReader& reader, const std::string& set, SetFigures& figures);
   EpochReport evaluate(const Timed& timed);
   void judge(const SetFigures& validation);
-  bool is_patience_over() const noexcept;
   Timed train_steps(const std::vector<Observer*>& observers);
   StepResult train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop);
   std::string text_of_saved() const;
@@ -118,9 +124,10 @@ class Trainer {
   TrainingPosition position_;
   std::unique_ptr<Snapshot> snapshot_;  ///< null on ranks that do not copy to it
   Timed timed_;
-  std::uint64_t stop_ = 0;  ///< agreed between all ranks
-  std::uint64_t saved_step_;
-  bool has_saved_ = false;  // a checkpoint, since this was created
+  std::uint64_t stop_ = 0;                   ///< agreed between all ranks
+  std::optional<std::uint64_t> saved_step_;  // of the last checkpoint
+  std::uint64_t saved_best_;                 // and the step of the best epoch in it
+  bool has_saved_ = false;                   // a checkpoint, since this was created
   double startup_seconds_ = 0;
   double evaluation_seconds_ = 0;
   Evaluation last_test_;

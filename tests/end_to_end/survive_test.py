@@ -88,8 +88,9 @@ class Survive(command.CommandTest):
             self.assertTrue(step - 16 <= loss["step"] <= step, lost)
 
     def test_what_rank_0_recorded_before_a_snapshot_stays(self):
-        """Though rank 0 writes once a second, and these steps take less."""
-        process, made, _ = self.begin(3, "--snapshot-every 8", env=faults("kill:rank=0,step=155,phase=step"))
+        """Though rank 0 writes once a second, and these steps take less. The last checkpoint is written again."""
+        env = faults("kill:rank=0,step=155,phase=step", f"kill:rank=1,step={STEPS},phase=checkpoint")
+        process, made, _ = self.begin(3, "--snapshot-every 8", env=env)
         result = finish(process)
         self.assert_ends(result, 0)
         self.assert_undisturbed(made, result)

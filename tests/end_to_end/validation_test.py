@@ -69,8 +69,16 @@ class Validation(command.CommandTest):
                 evaluated = self.succeed("evaluate", kept.folder / "best", "--data synthetic --test-limit 50")
                 self.assert_says(evaluated.out, [f"after {best['step']} steps"], evaluated)
                 self.assert_says(self.succeed("inspect", kept.folder / "best").out, [kept.checkpoints[0].name], kept.result)
-                shorter = self.train(DATA, SPLIT, f"--epochs {best['epoch']}", name=f"shorter-{monitor}")
+                # The last epoch is the best one, and a checkpoint is due at its end.
+                shorter = self.train(DATA, SPLIT, f"--keep-best --checkpoint-every 7 --epochs {best['epoch']}",
+                                     f"--monitor {monitor} --metrics top-2,auc", name=f"shorter-{monitor}")
                 self.assertEqual(hash_in(kept.checkpoints[0]), shorter.summary["weights_hash"])
+                evaluated = self.succeed("evaluate", shorter.folder / "best", "--data synthetic --test-limit 50")
+                self.assert_says(evaluated.out, [f"after {best['step']} steps"], evaluated)
+                other = self.folder / f"other-{monitor}"  # begins with a copy of the best checkpoint
+                self.succeed("train --progress off --resume-with patience=4 --resume", kept.folder, "--run-dir", other)
+                self.assertEqual([step_of(path) for path in Run(other).checkpoints], [best["step"], steps + 7])
+                self.assertEqual(hash_in(Run(other).checkpoints[0]), shorter.summary["weights_hash"])
 
     def test_of_equal_epochs_the_first_is_the_best(self):
         """A rate so small that it changes no weight."""
@@ -94,8 +102,10 @@ class Validation(command.CommandTest):
                 self.succeed("train --progress off --resume", folder, threads=3)
                 self.assertEqual(epochs_of(folder), epochs_of(whole.folder))
                 self.assertEqual(Run(folder).summary["best"], whole.summary["best"])
-        again = self.succeed("train --resume", whole.folder)
-        self.assertNotIn(f"epoch {len(epochs_of(whole.folder)) + 1}/", again.out)
+        before = (whole.folder / "summary.json").read_text()
+        again = self.succeed("train --progress lines --resume", whole.folder)
+        self.assert_says(again.out, "nothing is left to train", again)
+        self.assertEqual((whole.folder / "summary.json").read_text(), before)
 
     def test_a_table_and_a_split_beside_it(self):
         table = self.folder / "table.csv"
