@@ -278,9 +278,12 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
     }
     return false;
   }
-  const std::uint64_t steps = job.replica->steps();
   if (!resume_ || !resume_->complete) return true;
-  if (steps != total && !is_patience_over(resume_->state.position, config_.patience)) return true;
+  const std::uint64_t steps = job.replica->steps();
+  const train::TrainingPosition& position = resume_->state.position;
+  const bool stopped_early =
+      position.step == job.plan->steps() && is_patience_over(position, config_.patience);
+  if (steps != total && !stopped_early) return true;
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
                counted(steps, "step"));
