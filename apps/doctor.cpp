@@ -10,7 +10,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>

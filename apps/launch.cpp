@@ -27,6 +27,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/hosts.hpp"
 #include "lockstep/launch/watchdog.hpp"
+#include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
@@ -83,10 +84,9 @@ bool resumes(const std::vector<std::string>& command) {
   });
 }
 
-/// The command with which an attempt continues a run: from its own newest checkpoint, once it has
-/// one, and not from that of another run with which `--resume` began it.
-std::vector<std::string> continued(std::vector<std::string> command, const std::string& run) {
-  if (!train::has_checkpoint(run)) return command;
+/// The command that continues a run from its own newest checkpoint, and not from that of another
+/// run with which `--resume` began it.
+std::vector<std::string> continued(std::vector<std::string> command) {
   const std::string flag = "--resume";
   for (std::size_t i = 0; i < command.size(); ++i) {
     if (command[i] == flag && i + 1 < command.size()) command[i + 1] = "auto";
@@ -289,6 +289,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   }
   if (!resumes(command)) command.insert(command.end(), {"--resume", "auto"});
   const StopRequests requests;
+  const bool had_checkpoint = train::has_checkpoint(run);  // then an attempt may not replace it
   launching::Words attempt = command;
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
@@ -326,7 +327,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     }
     launching::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
     std::this_thread::sleep_for(pause);
-    attempt = on_answering_hosts(continued(command, run), run);
+    const bool has_begun = !had_checkpoint && train::has_checkpoint(run);
+    attempt = on_answering_hosts(has_begun ? continued(command) : command, run);
     if (requests.signal() != 0) return ended.code;
   }
 }

@@ -265,7 +265,11 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
     nlohmann::json json = {{"run", found.run.string()},
                            {"checkpoint", found.checkpoint.string()},
                            {"complete", complete},
+                           {"stopped_early_after", nullptr},
                            {"settings", ""}};
+    if (const auto step = train::stopped_early_after(found.run)) {
+      json["stopped_early_after"] = *step;
+    }
     if (!found.checkpoint.empty()) {
       json["settings"] = settings_text(found.run, train::read_state(found.checkpoint));
     }
@@ -276,6 +280,9 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   resume.run = json["run"].get<std::string>();
   resume.checkpoint = json["checkpoint"].get<std::string>();
   resume.complete = json["complete"].get<bool>();
+  if (const auto& step = json["stopped_early_after"]; !step.is_null()) {
+    resume.stopped_early_after = step.get<std::uint64_t>();
+  }
   comm::together(comm, [&] {
     RunConfig saved;
     apply_run_file(saved, resume.checkpoint.string(), json["settings"].get<std::string>());

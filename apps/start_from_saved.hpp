@@ -28,6 +28,7 @@ struct Resume {
   std::filesystem::path run;         ///< its folder; empty: none, or a checkpoint outside a run
   std::filesystem::path checkpoint;  ///< empty: no valid one, so training starts from the beginning
   bool complete = false;             ///< it is finished
+  std::optional<std::uint64_t> stopped_early_after = {};  ///< a step: then it is finished too
   RunConfig config;            ///< of this job, with the checkpoint's settings where none is given
   train::TrainingState state;  ///< of the checkpoint
 

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "apps/cli.hpp"
-#include "apps/train_job.hpp"
 
 namespace lockstep::apps {
+
+struct TrainData;
 
 // The command lines that they take.
 Syntax train_syntax();

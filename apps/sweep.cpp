@@ -25,6 +25,7 @@
 #include "apps/sweep_file.hpp"
 #include "apps/sweep_record.hpp"
 #include "apps/toml_settings.hpp"
+#include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/flight_recorder.hpp"

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <span>
 #include <tuple>
 
 #include "apps/toml_settings.hpp"

@@ -9,7 +9,6 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <thread>
 #include <tuple>
 
@@ -105,11 +104,18 @@ void change(const fs::path& out, const std::function<void(SweepRecord&)>& edit) 
   write_file(out / file_name, text_of(record));
 }
 
-/// The settings that choose the records of a trial.
-TrialSettings settings_of_data(TrialSettings settings) {
-  std::erase_if(settings, [](const auto& pair) {
+/// The settings that choose the records of a trial; `base`: those of all trials.
+TrialSettings settings_of_data(TrialSettings settings, const TrialSettings& base) {
+  const auto is_given = [&](const char* name) {
+    const std::string value = saved_value(settings, name);
+    return (value == saved_value({}, name) ? saved_value(base, name) : value) !=
+           saved_value({}, name);
+  };
+  const bool has_seed = is_given("test-split") || is_given("validation");
+  std::erase_if(settings, [&](const auto& pair) {
+    if (pair.first == "seed") return !has_seed;
     const Setting* const setting = find_setting(pair.first);
-    return setting == nullptr || (setting->group != "Data" && setting->name != "seed");
+    return setting == nullptr || setting->group != "Data" || pair.first == "augment";
   });
   return settings;
 }
@@ -256,11 +262,16 @@ void set_data(const fs::path& out, std::size_t trial, const std::string& identit
   const std::string hash = to_hex(hash_of(identity));
   change(out, [&](SweepRecord& record) {
     Trial& mine = record.trials[trial];
-    const TrialSettings settings = settings_of_data(mine.settings);
+    const TrialSettings settings = settings_of_data(mine.settings, record.base);
     for (std::size_t i = 0; i < record.trials.size(); ++i) {
       const Trial& other = record.trials[i];
       if (other.data.empty() || other.data == hash) continue;
-      if (settings_of_data(other.settings) != settings) continue;
+      if (settings_of_data(other.settings, record.base) != settings) continue;
+      if (i != trial && other.state == "running") {  // by another group, now
+        throw Error(ExitCode::invariant,
+                    "the data of " + trial_name(trial) + " is not that of " + trial_name(i),
+                    "give all hosts the same files");
+      }
       throw ConfigError("the data is not that of " + trial_name(i),
                         "put back the data of before, or give another --out");
     }

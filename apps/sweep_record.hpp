@@ -92,7 +92,7 @@ bool is_waiting(const SweepRecord& record, std::size_t rung);
 /// Records a hash of what identifies the data of a claimed trial.
 ///
 /// Errors   throws ConfigError if a trial with the same settings of the data had other data: trials
-///          are compared with each other.
+///          are compared with each other; Error (70) if another group trains that trial now.
 /// Ranks    local; any number at a time.
 void set_data(const std::filesystem::path& out, std::size_t trial, const std::string& identity);
 

@@ -221,7 +221,8 @@ class RankOfRun {
     try {
       write_file(std::filesystem::path(run_) / "flight" / launching::exit_code_name,
                  std::to_string(code) + '\n');
-    } catch (const OutputError&) {  // the error that ends the job is reported instead
+    } catch (const OutputError& error) {
+      if (code == 0) launching::print(error);  // else the error that ends the job is reported
     }
   }
 
@@ -280,9 +281,8 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
   }
   if (!resume_ || !resume_->complete) return true;
   const std::uint64_t steps = job.replica->steps();
-  const train::TrainingPosition& position = resume_->state.position;
-  const bool stopped_early =
-      position.step == job.plan->steps() && is_patience_over(position, config_.patience);
+  const bool stopped_early = resume_->stopped_early_after == steps &&
+                             is_patience_over(resume_->state.position, config_.patience);
   if (steps != total && !stopped_early) return true;
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
@@ -326,7 +326,7 @@ std::optional<train::Continued> RankOfRun::continued(
   const bool resumes = resume_ && resume_->found();
   if (!resumes && run_.empty()) return std::nullopt;
   return train::Continued{resumes ? resume_->checkpoint : "", job.replica->steps(), position.epoch,
-                          !run_.empty(), position.best.step};
+                          !run_.empty()};
 }
 
 /// Compares the group with the one before, which trained last. True if ranks were lost.

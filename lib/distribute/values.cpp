@@ -1,7 +1,6 @@
 #include "lockstep/distribute/values.hpp"
 
 #include <cstring>
-#include <span>
 
 #include "lockstep/base/hash.hpp"
 

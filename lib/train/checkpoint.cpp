@@ -216,8 +216,8 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder, bo
   JsonPlace place = place_of(folder);
   if (is_of_run) {
     place.remedy =
-        "wait until the run saves one, every `checkpoint_every` steps and at its end; if it ended "
-        "before, begin it again with its own settings, `resume=auto` and this `run_dir`";
+        "wait until the run saves one, every `checkpoint_every` steps and at its end; or "
+        "give another folder: a run that ended before cannot be continued";
   }
   fail(place, "holds no checkpoint (step-NNNNNNNN)");
 }
@@ -227,7 +227,9 @@ std::filesystem::path best_checkpoint_in(const std::filesystem::path& folder) {
   const auto best = folder / checkpoint_name(step);
   if (step > 0 && is_checkpoint(best)) return best;
   JsonPlace place = place_of(folder);
-  place.remedy = "train with a validation set and `keep_best`";
+  place.remedy = step == 0 ? "train with a validation set and `keep_best`"
+                           : "train with `keep_best`; or look in the run that this one continued "
+                             "from a folder of its own";
   fail(place, step == 0 ? "holds no choice of a best epoch"
                         : "does not hold the checkpoint of the best epoch, of step " +
                               std::to_string(step));
@@ -248,10 +250,12 @@ std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesys
   return checkpoints;
 }
 
-bool has_checkpoint(const std::filesystem::path& run) {
-  const auto folder = run / "checkpoints";
-  std::error_code ignored;
-  return std::filesystem::is_directory(folder, ignored) && !checkpoints_in(folder).empty();
+bool has_checkpoint(const std::filesystem::path& run) noexcept {
+  try {
+    return !checkpoints_in(run / "checkpoints").empty();
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 std::string checkpoint_name(std::uint64_t step) {

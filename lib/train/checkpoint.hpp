@@ -117,8 +117,9 @@ std::string checkpoint_name(std::uint64_t step);
 /// listed. Local.
 std::map<std::uint64_t, std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
-/// True if the run in the folder `run` has a checkpoint, be it damaged. Local.
-bool has_checkpoint(const std::filesystem::path& run);
+/// True if the run in the folder `run` has a checkpoint, be it damaged; false if that cannot be
+/// found out. Local.
+bool has_checkpoint(const std::filesystem::path& run) noexcept;
 
 /// Throws OutputError if the folder `checkpoints` has a checkpoint of this step. Local.
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step);

@@ -92,10 +92,6 @@ class Measure final : public nlohmann::json_sax<ordered_json> {
   std::size_t values_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 void require_length(std::uint64_t bytes, const JsonPlace& place) {
   if (bytes <= max_text_bytes) return;
   fail(place, std::to_string(bytes) + " bytes of JSON, where " + std::to_string(max_text_bytes) +

@@ -160,6 +160,18 @@ std::string run_file_in(const std::filesystem::path& folder) {
   return "";
 }
 
+std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& folder) {
+  const auto path = folder / "summary.json";
+  try {
+    const JsonPlace place = place_in_run(path);
+    const auto json = parse_object(read_text(path), place);
+    if (text_in(json, "status", place) != "finished") return std::nullopt;
+    if (json.value("stopped_early", false)) return count_in(json, "steps", place);
+  } catch (const DataError&) {  // then it is not known to have stopped
+  }
+  return std::nullopt;
+}
+
 bool is_finished(const std::filesystem::path& folder) {
   const auto path = folder / "summary.json";
   try {

@@ -52,13 +52,16 @@ struct RecordedRun {
 /// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-/// Reads epochs.jsonl of a run: all fields of EpochReport but metrics and the new
-/// shares. The run may still be
-/// trained. Errors and ranks as of read_run(); an epoch must have ended.
+/// Reads epochs.jsonl of a run: all fields of EpochReport but metrics and the new shares. The run
+/// may still be trained. Errors and ranks as of read_run(); an epoch must have ended.
 std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
 
 /// True if the run's summary.json says that it is finished; false if it cannot be read. Local.
 bool is_finished(const std::filesystem::path& folder);
+
+/// The step after which a finished run stopped early, as its summary.json says; nullopt: it did
+/// not. Local.
+std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& folder);
 
 /// What a run directory holds.
 inline constexpr std::array run_entries{"config.toml",  "summary.json", "metrics.jsonl",

@@ -103,8 +103,9 @@ class Observer {
   /// Called when a checkpoint is due. The snapshot may be used until finish_checkpoint() returns,
   /// also by another thread.
   virtual void on_checkpoint(const DueCheckpoint& due) = 0;
-  /// Called before the next checkpoint and at the end: returns when the snapshot of the last one is
-  /// no longer used, and throws if it could not be saved.
+  /// Called before the next checkpoint, before the state is kept in memory that outlives this
+  /// process, and at the end: returns when the snapshot of the last one is no longer used, and
+  /// throws if it could not be saved.
   virtual void finish_checkpoint() {}
   /// Called before the state is kept in memory that outlives this process: records so far must
   /// outlive it too.

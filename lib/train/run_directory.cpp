@@ -69,8 +69,7 @@ void refuse_run(const std::filesystem::path& path) {
   const bool is_saved = has_checkpoint(path);
   throw ConfigError("run-dir " + path.string() + ": holds a run already (" + name + ")" +
                         (is_saved ? "" : ", which has saved no checkpoint"),
-                    (is_saved ? "continue it with `resume=" + path.string() + "`"
-                              : "begin it again with the same settings and `resume=auto`") +
+                    (is_saved ? "continue it with `resume=" + path.string() + "`" : "remove it") +
                         ", or choose another `run_dir`");
 }
 
@@ -85,24 +84,6 @@ void copy_records(const std::filesystem::path& from, const std::filesystem::path
                         "free space there, or choose another folder");
     }
   }
-}
-
-/// Copies the checkpoint of step `best`, if the run `from` has it: it is kept, and RUN/best names
-/// it.
-void copy_best(const std::filesystem::path& from, std::uint64_t best,
-               const std::filesystem::path& to) {
-  const auto checkpoints = checkpoints_in(from / "checkpoints");
-  const auto found = checkpoints.find(best);
-  if (found == checkpoints.end()) return;
-  NewFolder copy(to / "checkpoints" / found->second.filename());
-  std::error_code error;
-  std::filesystem::copy(found->second, copy.path(), error);
-  if (error) {
-    throw OutputError(
-        found->second.string() + ": cannot be copied to " + to.string() + ": " + error.message(),
-        "free space there, or choose another folder");
-  }
-  copy.publish();
 }
 
 /// For LineFile: keeps the records of steps (epochs) 1 to `last`, each later than the one before.
@@ -239,10 +220,7 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   remove_temporaries_in(path_);
   remove_temporaries_in(path_ / "checkpoints");
   resumed_from_ = begin.checkpoint;
-  if (!run.empty() && !is_its_own) {
-    copy_records(run, path_);
-    copy_best(run, begin.best_step, path_);
-  }
+  if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);
   const auto [steps, epochs] =
       begin.in_place ? last_kept(path_, begin) : std::pair(begin.steps, begin.epochs);

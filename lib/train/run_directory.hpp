@@ -98,7 +98,6 @@ struct Continued {
   std::uint64_t steps = 0;           ///< completed
   std::uint64_t epochs = 0;          ///< completed and evaluated
   bool in_place = false;             ///< of the folder's own run, by ranks that are left of it
-  std::uint64_t best_step = 0;       ///< of the best epoch so far; 0: none
 };
 
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
@@ -113,7 +112,7 @@ class RunDirectory final : public Observer {
   ///
   /// `continued`: keeps the records of the steps and epochs before this point, and drops later ones
   /// and damaged ones of steps; in another folder than the checkpoint's run, begins with copies of
-  /// them and of the checkpoint of the best epoch. In place, keeps also those before the newest
+  /// them. In place, keeps also those before the newest
   /// checkpoint, which are not recorded again. Temporary files of killed processes are removed.
   ///
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the

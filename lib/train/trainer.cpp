@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
@@ -349,12 +350,14 @@ void Trainer::save(const std::vector<Observer*>& observers) {
     observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});
   }
   has_saved_ = true;
+  is_saving_ = true;
 }
 
 /// Copies the state to the shared snapshot, if there is one, when the records and checkpoints so
 /// far are safe from the end of this process: the others would not write them again.
 void Trainer::keep(const std::vector<Observer*>& observers) {
   if (options_.snapshot == nullptr) return;
+  if (std::exchange(is_saving_, false)) enter(Phase::checkpoint, replica_.steps());
   comm::together(replica_.groups().all, [&] {
     for (Observer* observer : observers) {
       observer->finish_checkpoint();

@@ -260,7 +260,7 @@ class Sweep(command.CommandTest):
         data = self.folder / "data"
         limits = "--train-limit 100 --test-limit 50"
         self.succeed("generate", data, limits)
-        file = self.file("", "[sweep.settings]\nlearning-rate = [0.01, 0.02]\ntrain-limit = [50, 100]\n",
+        file = self.file("", "[sweep.settings]\nseed = [1, 2]\ntrain-limit = [50, 100]\n",
                          f"data = '{data}'\nlayers = [8]\nepochs = 1\n")
         self.assert_ends(self.sweep(file), 0)
         record = self.record()

@@ -75,10 +75,11 @@ class Validation(command.CommandTest):
                 self.assertEqual(hash_in(kept.checkpoints[0]), shorter.summary["weights_hash"])
                 evaluated = self.succeed("evaluate", shorter.folder / "best", "--data synthetic --test-limit 50")
                 self.assert_says(evaluated.out, [f"after {best['step']} steps"], evaluated)
-                other = self.folder / f"other-{monitor}"  # begins with a copy of the best checkpoint
+                other = self.folder / f"other-{monitor}"
                 self.succeed("train --progress off --resume-with patience=4 --resume", kept.folder, "--run-dir", other)
-                self.assertEqual([step_of(path) for path in Run(other).checkpoints], [best["step"], steps + 7])
-                self.assertEqual(hash_in(Run(other).checkpoints[0]), shorter.summary["weights_hash"])
+                self.assertEqual([step_of(path) for path in Run(other).checkpoints], [steps + 7])
+                self.assert_refused(run("evaluate", other / "best", "--data synthetic"), 65,
+                                    [f"of step {best['step']}", "the run that this one continued"])
 
     def test_of_equal_epochs_the_first_is_the_best(self):
         """A rate so small that it changes no weight."""
@@ -106,6 +107,9 @@ class Validation(command.CommandTest):
         again = self.succeed("train --progress lines --resume", whole.folder)
         self.assert_says(again.out, "nothing is left to train", again)
         self.assertEqual((whole.folder / "summary.json").read_text(), before)
+        early = whole.folder / "checkpoints" / "step-00000035"  # at the end of an epoch, and not of the run
+        self.succeed("train --progress off --resume", early, "--run-dir", self.folder / "go-on")
+        self.assertEqual(epochs_of(self.folder / "go-on"), epochs_of(whole.folder))
 
     def test_a_table_and_a_split_beside_it(self):
         table = self.folder / "table.csv"

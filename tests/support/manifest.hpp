@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 
 #include "lockstep/base/hash.hpp"
