@@ -166,7 +166,8 @@ std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& fo
     const JsonPlace place = place_in_run(path);
     const auto json = parse_object(read_text(path), place);
     if (text_in(json, "status", place) != "finished") return std::nullopt;
-    if (json.value("stopped_early", false)) return count_in(json, "steps", place);
+    const auto stopped = json.find("stopped_early");
+    if (stopped != json.end() && *stopped == true) return count_in(json, "steps", place);
   } catch (const DataError&) {  // then it is not known to have stopped
   }
   return std::nullopt;

@@ -112,8 +112,8 @@ class RunDirectory final : public Observer {
   ///
   /// `continued`: keeps the records of the steps and epochs before this point, and drops later ones
   /// and damaged ones of steps; in another folder than the checkpoint's run, begins with copies of
-  /// them. In place, keeps also those before the newest
-  /// checkpoint, which are not recorded again. Temporary files of killed processes are removed.
+  /// them. In place, keeps also those before the newest checkpoint, which are not recorded again.
+  /// Temporary files of killed processes are removed.
   ///
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
   /// first to lock the folder. The file .members contains its ranks.
