@@ -289,7 +289,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   }
   if (!resumes(command)) command.insert(command.end(), {"--resume", "auto"});
   const StopRequests requests;
-  const bool had_checkpoint = train::has_checkpoint(run);  // then an attempt may not replace it
+  const bool had_checkpoint = train::has_checkpoint(run);  // of a run before this job
   launching::Words attempt = command;
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
