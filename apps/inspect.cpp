@@ -46,8 +46,8 @@ std::string text_of(const ordered_json& value) {
   if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
   if (value.is_array()) {
-    std::vector<std::string> texts(value.size());
-    std::transform(value.begin(), value.end(), texts.begin(), text_of);
+    std::vector<std::string> texts;
+    for (const auto& one : value) texts.push_back(text_of(one));
     return joined(texts);
   }
   return value.dump();
