@@ -88,8 +88,8 @@ class Console final : public train::Observer {
 std::string error_in_words(const train::Evaluation& test, const OutputNames& names);
 
 /// Prints precision, recall and F1 of each class, their means and the accuracy, with the columns of
-/// scikit-learn's classification_report(). `classes`: their names; empty: they
-/// are numbers.
+/// scikit-learn's classification_report(). `classes`: their names; empty: they are
+/// numbers.
 void print_report(const train::Evaluation& test, const std::vector<std::string>& classes);
 
 /// The text of --help for --report.

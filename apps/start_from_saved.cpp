@@ -267,7 +267,7 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
                            {"complete", complete},
                            {"stopped_early_after", nullptr},
                            {"settings", ""}};
-    if (const auto step = train::stopped_early_after(found.run)) {
+    if (const auto step = complete ? train::stopped_early_after(found.run) : std::nullopt) {
       json["stopped_early_after"] = *step;
     }
     if (!found.checkpoint.empty()) {

@@ -160,27 +160,34 @@ std::string run_file_in(const std::filesystem::path& folder) {
   return "";
 }
 
-std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& folder) {
+namespace {
+
+/// summary.json of a finished run; nullopt: it is not finished, or the file cannot be read.
+std::optional<ordered_json> summary_of_finished(const std::filesystem::path& folder) {
   const auto path = folder / "summary.json";
   try {
     const JsonPlace place = place_in_run(path);
-    const auto json = parse_object(read_text(path), place);
-    if (text_in(json, "status", place) != "finished") return std::nullopt;
-    const auto stopped = json.find("stopped_early");
-    if (stopped != json.end() && *stopped == true) return count_in(json, "steps", place);
-  } catch (const DataError&) {  // then it is not known to have stopped
+    ordered_json json = parse_object(read_text(path), place);
+    if (text_in(json, "status", place) == "finished") return json;
+  } catch (const DataError&) {  // see above
   }
   return std::nullopt;
 }
 
+}  // namespace
+
 bool is_finished(const std::filesystem::path& folder) {
-  const auto path = folder / "summary.json";
-  try {
-    const JsonPlace place = place_in_run(path);
-    return text_in(parse_object(read_text(path), place), "status", place) == "finished";
-  } catch (const DataError&) {
-    return false;
-  }
+  return summary_of_finished(folder).has_value();
+}
+
+std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& folder) {
+  const auto json = summary_of_finished(folder);
+  if (!json) return std::nullopt;
+  const auto stopped = json->find("stopped_early");
+  const auto steps = json->find("steps");
+  if (stopped == json->end() || *stopped != true) return std::nullopt;
+  if (steps == json->end() || !steps->is_number_unsigned()) return std::nullopt;
+  return steps->get<std::uint64_t>();
 }
 
 }  // namespace lockstep::train

@@ -77,7 +77,7 @@ TEST_CASE("a loss is reported once over TCP", "[collectives][survive]") {
   }
 }
 
-TEST_CASE("the communicator of before leaves the memory of those who are left alone",
+TEST_CASE("a communicator that living() has replaced releases no memory of the new one",
           "[collectives][survive]") {
   constexpr int ranks = 4;
   constexpr std::size_t count = 100'000;
