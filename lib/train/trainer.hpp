@@ -126,8 +126,8 @@ class Trainer {
   Timed timed_;
   std::uint64_t stop_ = 0;                   ///< agreed between all ranks
   std::optional<std::uint64_t> saved_step_;  // of the last checkpoint
-  bool is_saving_ = false;                   // until keep() has waited for the last save()
   std::uint64_t saved_best_;                 // and the step of the best epoch in it
+  bool is_saving_ = false;                   // until keep() has waited for the last save()
   bool has_saved_ = false;                   // a checkpoint, since this was created
   double startup_seconds_ = 0;
   double evaluation_seconds_ = 0;
