@@ -2,7 +2,7 @@
 #include <bit>
 #include <cassert>
 #include <cstdint>
-#include <type_traits>
+#include <optional>
 
 #include "lockstep/numerics/cuda/device_products.hpp"
 #include "lockstep/numerics/cuda/strict_tile.cuh"
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(T::threads, T::resident) strict_forward(Forwar
   }
   for_each_stage<T, Along::terms, Along::elements>(
       shared, task.x, task.w, place,
-      [&](auto a, auto b, unsigned) { multiply<T, T::terms>(a, b, 0, sums); });
+      [&](auto, auto a, auto b, unsigned) { multiply<T, T::terms>(a, b, 0, sums); });
   for_each_sum<T>(place, sums, [&](unsigned i, unsigned j, float sum) {
     if (i >= task.x.lines || j >= task.outputs) return;
     const float z = canonical(sum);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(T::threads, T::resident) strict_input(InputTas
   Sums<T> sums = {};
   for_each_stage<T, Along::terms, Along::terms>(
       shared, task.dz, task.w, place,
-      [&](auto a, auto b, unsigned) { multiply<T, T::terms>(a, b, 0, sums); });
+      [&](auto, auto a, auto b, unsigned) { multiply<T, T::terms>(a, b, 0, sums); });
   for_each_sum<T>(place, sums, [&](unsigned i, unsigned k, float sum) {
     if (i >= task.dz.lines || k >= task.inputs) return;
     const std::size_t at = std::size_t{i} * task.inputs + k;
@@ -103,48 +103,39 @@ struct WeightsTask {
   std::size_t size;
 };
 
-/// The pending nodes of a thread's elements (without their right sibling yet): a binary counter.
-/// Its lowest digit is kept in registers, the others in local memory. They are separate objects
-/// because the compiler keeps no part of an object in registers if it is indexed dynamically.
-template <class T>
-struct LeafSums {
-  Sums<T>* waiting;   ///< room for log2(leaves)
-  Sums<T> sums = {};  ///< of the current leaf
-  Sums<T> odd = {};   ///< the previous leaf, if the count is odd
-  unsigned leaves = 0;
-  unsigned top = 0;  ///< nodes in `waiting`
-
-  __device__ __forceinline__ void add_left(const Sums<T>& left) {
-    each([&](unsigned m, unsigned n) { sums[m][n] = left[m][n] + sums[m][n]; });
+/// Calls run(m, n) for a thread's elements.
+template <class T, class Run>
+__device__ __forceinline__ void for_each_element(const Run& run) {
+#pragma unroll
+  for (unsigned m = 0; m < T::thread_rows; ++m) {
+#pragma unroll
+    for (unsigned n = 0; n < T::thread_columns; ++n) run(m, n);
   }
+}
 
-  /// Ends a leaf; after the last one `sums` is the root.
-  __device__ __forceinline__ void end_leaf(bool last) {
-    const bool is_odd = leaves % 2 != 0;
-    if (is_odd) add_left(odd);
+/// The pending nodes of a thread's elements (without their right sibling yet): a binary counter, in
+/// local memory.
+template <class T>
+struct PendingNodes {
+  Sums<T>* waiting;    ///< room for log2(nodes)
+  unsigned nodes = 0;  ///< added so far
+  unsigned top = 0;    ///< nodes in `waiting`
+
+  /// Adds the next node. After the last one `node` is the root.
+  __device__ __forceinline__ void add(Sums<T>& node, bool last) {
+    const auto add_sibling = [&] {
+      --top;
+      for_each_element<T>(
+          [&](unsigned m, unsigned n) { node[m][n] = waiting[top][m][n] + node[m][n]; });
+    };
     if (last) {
-      while (top > 0) add_left(waiting[--top]);
+      while (top > 0) add_sibling();
       return;
     }
-    if (is_odd) {
-      for (unsigned n = leaves >> 1U; n % 2 != 0; n >>= 1U) add_left(waiting[--top]);
-      each([&](unsigned m, unsigned n) { waiting[top][m][n] = sums[m][n]; });
-      ++top;
-    } else {
-      each([&](unsigned m, unsigned n) { odd[m][n] = sums[m][n]; });
-    }
-    each([&](unsigned m, unsigned n) { sums[m][n] = 0; });
-    ++leaves;
-  }
-
- private:
-  template <class Do>
-  __device__ __forceinline__ static void each(const Do& run) {
-#pragma unroll
-    for (unsigned m = 0; m < T::thread_rows; ++m) {
-#pragma unroll
-      for (unsigned n = 0; n < T::thread_columns; ++n) run(m, n);
-    }
+    for (unsigned q = nodes; q % 2 != 0; q >>= 1U) add_sibling();
+    for_each_element<T>([&](unsigned m, unsigned n) { waiting[top][m][n] = node[m][n]; });
+    ++top;
+    ++nodes;
   }
 };
 
@@ -171,31 +162,66 @@ __device__ __forceinline__ void store_weights(const WeightsTask& task, const Pla
   }
 }
 
-/// Leaves are a multiple of `step` rows, or end with a group; at most 2^depth per group.
+/// Limits the task to this block's group of rows.
+template <class T>
+__device__ __forceinline__ Place limit_to_group(WeightsTask& task) {
+  const unsigned first = blockIdx.z * task.group_rows;
+  if (task.x.lines - first > task.group_rows) task.x.lines = first + task.group_rows;
+  task.dz.lines = task.x.lines;
+  const unsigned down = (task.x.length + T::rows - 1) / T::rows;
+  return {blockIdx.x % down * T::rows, blockIdx.x / down * T::columns, first, task.x.lines};
+}
+
+/// For leaves of a stage each: pairs of them are added in registers. At most 2^depth pairs a group.
+template <class T, unsigned depth>
+__global__ void __launch_bounds__(T::threads, T::resident) strict_weights_pairs(WeightsTask task) {
+  __shared__ Shared<T> shared;
+  const Place place = limit_to_group<T>(task);
+  Sums<T> waiting[depth];
+  PendingNodes<T> pending = {waiting};
+  Sums<T> even;
+  Sums<T> odd;
+  constexpr unsigned cycle = T::ahead % 2 == 0 ? T::ahead : 2 * T::ahead;
+  for_each_stage<T, Along::elements, Along::elements, cycle>(
+      shared, task.x, task.dz, place, [&](auto stage, auto a, auto b, unsigned row) {
+        const bool last = place.last_term - row <= T::terms;
+        if constexpr (stage % 2 == 0) {
+          multiply<T, T::terms, Chains::begin>(a, b, 0, even);
+          if (last) pending.add(even, true);
+        } else {
+          multiply<T, T::terms, Chains::begin>(a, b, 0, odd);
+          for_each_element<T>([&](unsigned m, unsigned n) { even[m][n] = even[m][n] + odd[m][n]; });
+          pending.add(even, last);
+        }
+      });
+  store_weights<T>(task, place, even);
+}
+
+/// For other leaves: a multiple of `step` rows, or they end with a group; at most 2^depth a group.
 template <class T, unsigned step, unsigned depth>
 __global__ void __launch_bounds__(T::threads, T::resident) strict_weights(WeightsTask task) {
   __shared__ Shared<T> shared;
-  const unsigned first = blockIdx.z * task.group_rows;
-  if (task.x.lines - first > task.group_rows) task.x.lines = first + task.group_rows;
-  const unsigned last = task.dz.lines = task.x.lines;
-  const unsigned down = (task.x.length + T::rows - 1) / T::rows;
-  const Place place = {blockIdx.x % down * T::rows, blockIdx.x / down * T::columns, first, last};
+  const Place place = limit_to_group<T>(task);
+  const unsigned last = place.last_term;
   Sums<T> waiting[depth];
-  LeafSums<T> tree = {waiting};
+  PendingNodes<T> pending = {waiting};
+  Sums<T> sums = {};
   unsigned in_leaf = 0;
   for_each_stage<T, Along::elements, Along::elements>(
-      shared, task.x, task.dz, place, [&](auto a, auto b, unsigned row) {
+      shared, task.x, task.dz, place, [&](auto, auto a, auto b, unsigned row) {
 #pragma unroll 1
         for (unsigned t = 0; t < T::terms && row + t < last; t += step) {
-          multiply<T, step>(a, b, t, tree.sums);
+          multiply<T, step>(a, b, t, sums);
           in_leaf += step;
           const bool ends = last - row - t <= step;
           if (!ends && in_leaf < task.leaf) continue;
-          tree.end_leaf(ends);
+          pending.add(sums, ends);
+          if (ends) return;
+          for_each_element<T>([&](unsigned m, unsigned n) { sums[m][n] = 0; });
           in_leaf = 0;
         }
       });
-  store_weights<T>(task, place, tree.sums);
+  store_weights<T>(task, place, sums);
 }
 
 /// Sets `out` to the root over `groups` nodes of `fours` float4 each.
@@ -284,22 +310,45 @@ namespace {
 
 using cuda::Tile;
 
-// For rows: the largest tiles that still give every multiprocessor one.
-using LargeRows = Tile<128, 128, 8, 8, 8, 2, 1>;
-using MediumRows = Tile<64, 64, 16, 4, 4, 3, 2>;
-using SmallRows = Tile<32, 32, 32, 2, 2, 4, 3>;
-// For weights: the same; with many rows, or where no tiles are enough, counting groups of leaves.
-using LargeWeights = Tile<128, 64, 16, 8, 4, 2, 1>;
-using MediumWeights = Tile<64, 64, 16, 4, 4, 2, 2>;
-using SmallWeights = Tile<32, 32, 16, 2, 2, 4, 3>;
+/// Parts of its peak that a multiprocessor computes of tiles: of one at a time, and of several.
+/// Measured on an H200.
+struct Rate {
+  double alone;
+  double several;
+};
+
+struct LargeRows : Tile<128, 128, 8, 8, 8, 2, 1> {
+  static constexpr Rate rate = {0.57, 0.63};
+};
+struct MediumRows : Tile<64, 64, 16, 8, 4, 4, 1> {
+  static constexpr Rate rate = {0.39, 0.55};
+};
+struct FlatRows : Tile<32, 64, 16, 4, 4, 4, 2> {
+  static constexpr Rate rate = {0.31, 0.42};
+};
+struct SmallRows : Tile<32, 32, 16, 4, 2, 4, 3> {
+  static constexpr Rate rate = {0.22, 0.31};
+};
+struct TinyRows : Tile<16, 32, 32, 2, 2, 4, 2> {
+  static constexpr Rate rate = {0.17, 0.21};
+};
+struct LargeWeights : Tile<64, 64, 16, 8, 4, 4, 1> {
+  static constexpr Rate rate = {0.29, 0.40};
+};
+struct SmallWeights : Tile<32, 32, 16, 4, 2, 5, 2> {
+  static constexpr Rate rate = {0.18, 0.29};
+};
 
 constexpr std::size_t max_groups = 64;
-constexpr std::size_t waves = 4;  // of resident blocks, if groups have min_group_rows
-constexpr std::size_t min_group_rows = 64;
-constexpr std::size_t few_rows = 512;  // for which small tiles cost less than groups of leaves
+// The time of the groups' tree, in multiply-adds of a multiprocessor at its peak: its launch, the
+// wait for a group's nodes, and a node. Measured on an H200.
+constexpr double tree_launch = 300'000;
+constexpr double tree_group = 30'000;
+constexpr double tree_node = 0.38;
 // Local memory is allocated for all threads that a device can hold, so it is used only if needed.
 constexpr unsigned shallow = 9;
 constexpr unsigned deep = 30;
+constexpr std::size_t most_shallow = std::size_t{1} << shallow;
 constexpr std::size_t common_leaf = 16;
 
 /// The division of a batch's leaves: `groups` groups of `group_rows` rows, the last maybe fewer.
@@ -333,14 +382,9 @@ cuda::Grid grid_for(std::size_t rows, std::size_t columns, std::size_t groups = 
 template <class T>
 void launch_weights(const cuda::WeightsTask& task, const Groups& cut, const cuda::Stream& stream) {
   const auto grid = grid_for<T>(task.x.length, task.dz.length, cut.groups);
-  constexpr std::size_t most_shallow = std::size_t{1} << shallow;
-  static_assert(few_rows <= most_shallow);  // MediumWeights has no more
-  if constexpr (!std::is_same_v<T, MediumWeights>) {
-    if (cut.leaves > most_shallow) {
-      return cuda::launch("strict dW", cuda::strict_weights<T, 1, deep>, grid, stream, task);
-    }
-  }
-  if (task.leaf % 8 == 0 || cut.leaves == 1) {
+  if (task.leaf == T::terms) {
+    cuda::launch("strict dW", cuda::strict_weights_pairs<T, shallow>, grid, stream, task);
+  } else if (task.leaf % 8 == 0 || cut.leaves == 1) {
     cuda::launch("strict dW", cuda::strict_weights<T, 8, shallow>, grid, stream, task);
   } else {
     cuda::launch("strict dW", cuda::strict_weights<T, 1, shallow>, grid, stream, task);
@@ -373,24 +417,35 @@ class StrictDeviceProducts final : public DeviceProducts {
                         const cuda::Stream& stream) override;
 
  private:
+  /// The time of tiles, in multiply-adds of a multiprocessor at its peak, for each of their terms.
   template <class T>
-  std::size_t groups_for(std::size_t rows, std::size_t inputs, std::size_t outputs) const;
+  double cost(std::size_t rows, std::size_t columns, std::size_t groups = 1) const {
+    const std::size_t blocks = (tiles<T>(rows, columns) * groups + processors_ - 1) / processors_;
+    return T::rows * T::columns *
+           std::max(1 / T::rate.alone, static_cast<double>(blocks) / T::rate.several);
+  }
+
+  /// Calls run(tile) with the tile that takes the least time for a matrix of rows.
+  template <class Run>
+  void with_rows_tile(std::size_t rows, std::size_t columns, const Run& run) const {
+    const auto pick = [&]<class... T>(T...) {
+      const double least = std::min({cost<T>(rows, columns)...});
+      (void)((cost<T>(rows, columns) == least && (run(T()), true)) || ...);
+    };
+    pick(LargeRows(), MediumRows(), FlatRows(), SmallRows(), TinyRows());
+  }
+
+  struct Choice {
+    Groups cut;
+    double cost;  ///< as cost(), for all terms
+  };
+  template <class T>
+  Choice cheapest_groups(const Panels& weights, std::size_t rows, std::size_t leaf,
+                         std::size_t room) const;
   void sum_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
                    std::span<float> dw, const cuda::Stream& stream);
   void sum_bias(Matrix<const float> dz, std::size_t leaf, std::span<float> db,
                 const cuda::Stream& stream) const;
-
-  /// Calls run(tile) with the tile for a matrix of that many rows.
-  template <class Run>
-  void with_tile(std::size_t rows, std::size_t columns, const Run& run) const {
-    if (tiles<LargeRows>(rows, columns) >= processors_) {
-      run(LargeRows());
-    } else if (tiles<MediumRows>(rows, columns) >= processors_) {
-      run(MediumRows());
-    } else {
-      run(SmallRows());
-    }
-  }
 
   std::size_t rows_;
   std::size_t processors_;
@@ -412,7 +467,7 @@ void StrictDeviceProducts::forward(Matrix<const float> x, const LayerWeights<flo
                                   activation == Activation::relu,
                                   y.data,
                                   static_cast<unsigned>(y.cols)};
-  with_tile(y.rows, y.cols, [&]<class T>(T) {
+  with_rows_tile(y.rows, y.cols, [&]<class T>(T) {
     cuda::launch("strict forward", cuda::strict_forward<T>, grid_for<T>(y.rows, y.cols), stream,
                  task);
   });
@@ -425,7 +480,7 @@ void StrictDeviceProducts::backward_input(Matrix<const float> dz, const LayerWei
   const cuda::InputTask task = {cuda::lines_of(dz), panel_lines(w),
                                 below == Activation::relu ? x.data : nullptr, dx.data,
                                 static_cast<unsigned>(dx.cols)};
-  with_tile(dx.rows, dx.cols, [&]<class T>(T) {
+  with_rows_tile(dx.rows, dx.cols, [&]<class T>(T) {
     cuda::launch("strict dX", cuda::strict_input<T>, grid_for<T>(dx.rows, dx.cols), stream, task);
   });
 }
@@ -445,27 +500,37 @@ void StrictDeviceProducts::weight_gradients(Matrix<const float> x, Matrix<const 
   sum_bias(dz, rows, db, stream);
 }
 
-/// The number of groups of leaves with which the tiles give every multiprocessor one; and with many
-/// rows several waves of blocks, of which the last, which may be partial, is a small part.
+/// The number of groups that takes the least time, of those with room for their nodes; with more
+/// than `most_shallow` leaves a group only where there is no room for more groups.
 template <class T>
-std::size_t StrictDeviceProducts::groups_for(std::size_t rows, std::size_t inputs,
-                                             std::size_t outputs) const {
-  const std::size_t each = tiles<T>(inputs, outputs);
-  const auto for_blocks = [each](std::size_t blocks) {
-    return std::bit_ceil((blocks + each - 1) / each);
-  };
-  const std::size_t of_many_rows = std::bit_floor(std::max<std::size_t>(1, rows / min_group_rows));
-  const std::size_t several = for_blocks(waves * T::resident * processors_);
-  return std::min(std::max(for_blocks(processors_), std::min(several, of_many_rows)), max_groups);
+StrictDeviceProducts::Choice StrictDeviceProducts::cheapest_groups(const Panels& weights,
+                                                                   std::size_t rows,
+                                                                   std::size_t leaf,
+                                                                   std::size_t room) const {
+  const std::size_t leaves = std::bit_ceil((rows + leaf - 1) / leaf);
+  const std::size_t fewest = std::clamp<std::size_t>(leaves / most_shallow, 1, room);
+  const std::size_t most = std::max(fewest, std::min({leaves, room, max_groups}));
+  std::optional<Choice> best;
+  for (std::size_t wanted = fewest; wanted <= most; wanted *= 2) {
+    const Groups cut = groups_of(rows, leaf, wanted);
+    const auto groups = static_cast<double>(cut.groups);
+    double time =
+        static_cast<double>(cut.group_rows) * cost<T>(weights.inputs, weights.outputs, cut.groups);
+    if (cut.groups > 1) {
+      time += tree_launch + groups * (tree_group + tree_node * static_cast<double>(weights.size()));
+    }
+    if (!best || time < best->cost) best = {cut, time};
+  }
+  return *best;
 }
 
 void StrictDeviceProducts::reserve(std::size_t inputs, std::size_t outputs) {
-  const std::size_t leaves = std::bit_ceil(std::max<std::size_t>(rows_, 1));
-  const std::size_t to_fill = std::max(groups_for<LargeWeights>(rows_, inputs, outputs),
-                                       groups_for<SmallWeights>(rows_, inputs, outputs));
-  const std::size_t to_be_shallow = leaves / common_leaf >> shallow;
-  const std::size_t groups = std::min(leaves, std::max(to_fill, to_be_shallow));
-  const std::size_t floats = groups > 1 ? groups * Panels{inputs, outputs}.size() : 0;
+  const Panels weights{inputs, outputs};
+  const std::size_t rows = std::max<std::size_t>(rows_, 1);
+  const std::size_t groups =
+      std::max(cheapest_groups<LargeWeights>(weights, rows, common_leaf, rows).cut.groups,
+               cheapest_groups<SmallWeights>(weights, rows, common_leaf, rows).cut.groups);
+  const std::size_t floats = groups > 1 ? std::bit_ceil(groups) * weights.size() : 0;
   if (floats > nodes_.size()) nodes_ = cuda::DeviceBuffer<float>(floats);
 }
 
@@ -473,35 +538,29 @@ void StrictDeviceProducts::sum_weights(Matrix<const float> x, Matrix<const float
                                        std::size_t leaf, std::span<float> dw,
                                        const cuda::Stream& stream) {
   const std::size_t room = std::bit_floor(std::max<std::size_t>(1, nodes_.size() / dw.size()));
-  const std::size_t leaves = std::bit_ceil((x.rows + leaf - 1) / leaf);
-  const auto cut = [&](std::size_t to_fill) {
-    const std::size_t to_be_shallow = leaves >> shallow;
-    return groups_of(x.rows, leaf, std::min(room, std::max(to_fill, to_be_shallow)));
-  };
-  const auto sum = [&]<class T>(T, const Groups& groups) {
-    const cuda::WeightsTask task = {cuda::lines_of(x),
-                                    cuda::lines_of(dz),
-                                    static_cast<unsigned>(leaf),
-                                    static_cast<unsigned>(groups.group_rows),
-                                    groups.groups > 1 ? nodes_.data() : dw.data(),
-                                    dw.size()};
-    launch_weights<T>(task, groups, stream);
-    if (groups.groups == 1) return;
-    cuda::launch("strict dW, the groups' tree", cuda::strict_groups, cuda::grid_of(dw.size() / 4),
-                 stream, reinterpret_cast<const float4*>(nodes_.data()),
-                 static_cast<unsigned>(groups.groups), dw.size() / 4,
-                 reinterpret_cast<float4*>(dw.data()));
-  };
-  const auto enough = [&]<class T>(T, std::size_t groups) {
-    return tiles<T>(x.cols, dz.cols) * groups >= processors_;
-  };
-  if (x.rows <= few_rows && !enough(LargeWeights(), 1)) {
-    if (enough(MediumWeights(), 1)) return sum(MediumWeights(), cut(1));
-    if (enough(SmallWeights(), 1)) return sum(SmallWeights(), cut(1));
+  const Panels weights{x.cols, dz.cols};
+  const auto large = cheapest_groups<LargeWeights>(weights, x.rows, leaf, room);
+  const auto small = cheapest_groups<SmallWeights>(weights, x.rows, leaf, room);
+  const Groups cut = large.cost < small.cost ? large.cut : small.cut;
+  const cuda::WeightsTask task = {cuda::lines_of(x),
+                                  cuda::lines_of(dz),
+                                  static_cast<unsigned>(leaf),
+                                  static_cast<unsigned>(cut.group_rows),
+                                  cut.groups > 1 ? nodes_.data() : dw.data(),
+                                  dw.size()};
+  if (cut.leaves > most_shallow) {
+    cuda::launch("strict dW", cuda::strict_weights<SmallWeights, 1, deep>,
+                 grid_for<SmallWeights>(x.cols, dz.cols, cut.groups), stream, task);
+  } else if (large.cost < small.cost) {
+    launch_weights<LargeWeights>(task, cut, stream);
+  } else {
+    launch_weights<SmallWeights>(task, cut, stream);
   }
-  const Groups large = cut(groups_for<LargeWeights>(x.rows, x.cols, dz.cols));
-  if (enough(LargeWeights(), large.groups)) return sum(LargeWeights(), large);
-  sum(SmallWeights(), cut(groups_for<SmallWeights>(x.rows, x.cols, dz.cols)));
+  if (cut.groups == 1) return;
+  cuda::launch("strict dW, the groups' tree", cuda::strict_groups, cuda::grid_of(dw.size() / 4),
+               stream, reinterpret_cast<const float4*>(nodes_.data()),
+               static_cast<unsigned>(cut.groups), dw.size() / 4,
+               reinterpret_cast<float4*>(dw.data()));
 }
 
 void StrictDeviceProducts::sum_bias(Matrix<const float> dz, std::size_t leaf, std::span<float> db,

@@ -22,10 +22,10 @@
 
 namespace lockstep::cuda {
 
-/// A block computes `tile_rows` x `tile_columns` elements, each thread `rows` x `columns`, in
-/// stages of `terms` terms. `resident`: blocks per multiprocessor that registers are reserved for.
-/// `ahead`: stages that are loaded before they are needed; small tiles are multiplied sooner than
-/// device memory answers.
+/// A block computes `tile_rows` x `tile_columns` elements, each thread `rows_each` x
+/// `columns_each`, in stages of `stage_terms` terms. `resident`: blocks per multiprocessor that
+/// registers are reserved for. `ahead`: stages that are loaded before they are needed; small tiles
+/// are multiplied sooner than device memory answers.
 template <unsigned tile_rows, unsigned tile_columns, unsigned stage_terms, unsigned rows_each,
           unsigned columns_each, unsigned resident_blocks, unsigned stages_ahead>
 struct Tile {
@@ -54,14 +54,21 @@ struct Lines {
   std::size_t stride;
   unsigned lines;
   unsigned length;
-  bool aligned;  ///< every line begins at a multiple of 16 bytes
+  bool aligned;  ///< every line begins and ends at a multiple of 16 bytes
 
   __device__ float4 four(unsigned line, unsigned at, float outside) const {
-    if (line >= lines || at >= length) return make_float4(outside, outside, outside, outside);
+    float4 four = make_float4(outside, outside, outside, outside);
+    const bool inside = line < lines && at < length;
     const float* from = data + line * stride + at;
-    if (aligned && at + 4 <= length) return *reinterpret_cast<const float4*>(from);
-    return make_float4(from[0], at + 1 < length ? from[1] : outside,
-                       at + 2 < length ? from[2] : outside, at + 3 < length ? from[3] : outside);
+    if (aligned) {  // the same for all threads, so that the usual case is one load without a branch
+      if (inside) four = *reinterpret_cast<const float4*>(from);
+    } else if (inside) {
+      four.x = from[0];
+      if (at + 1 < length) four.y = from[1];
+      if (at + 2 < length) four.z = from[2];
+      if (at + 3 < length) four.w = from[3];
+    }
+    return four;
   }
 };
 
@@ -89,8 +96,11 @@ struct PanelLines {
   unsigned outputs;  ///< rounded to 16
 
   __device__ float4 four(unsigned k, unsigned j, float outside) const {
-    if (k >= inputs || j >= outputs) return make_float4(outside, outside, outside, outside);
-    return *reinterpret_cast<const float4*>(data + panel_at(k, j, inputs, outputs));
+    float4 four = make_float4(outside, outside, outside, outside);
+    if (k < inputs && j < outputs) {
+      four = *reinterpret_cast<const float4*>(data + panel_at(k, j, inputs, outputs));
+    }
+    return four;
   }
 };
 
@@ -177,8 +187,12 @@ __device__ __forceinline__ void read_term(const float* term, unsigned thread, fl
 template <class T>
 using Sums = float[T::thread_rows][T::thread_columns];
 
+/// The chains that terms are added to: those of `sums`, or new ones, whose first term is a product.
+/// That is fma(a, b, +0) but for a zero's sign, which canonical() removes from what is written.
+enum class Chains { go_on, begin };
+
 /// Adds `terms` terms to every chain, those of the stage from `first` on.
-template <class T, unsigned terms>
+template <class T, unsigned terms, Chains chains = Chains::go_on>
 __device__ __forceinline__ void multiply(const float (*a)[T::rows + 4],
                                          const float (*b)[T::columns + 4], unsigned first,
                                          Sums<T>& sums) {
@@ -192,7 +206,8 @@ __device__ __forceinline__ void multiply(const float (*a)[T::rows + 4],
     for (unsigned m = 0; m < T::thread_rows; ++m) {
 #pragma unroll
       for (unsigned n = 0; n < T::thread_columns; ++n) {
-        sums[m][n] = fmaf(left[m], right[n], sums[m][n]);
+        sums[m][n] = chains == Chains::begin && t == 0 ? left[m] * right[n]
+                                                       : fmaf(left[m], right[n], sums[m][n]);
       }
     }
   }
@@ -216,12 +231,14 @@ __device__ __forceinline__ bool all_of_slots(const Run& run) {
   (std::make_integer_sequence<unsigned, count>());
 }
 
-/// Calls use(a, b, term) for the stages in order; `term` is the first term of a stage. All threads
-/// of the block must call it.
+/// Calls use(stage, a, b, term) for the stages in order. `stage` is the stage's number modulo
+/// `cycle`, a multiple of `ahead`, at compile time; `term` is its first term. All threads of the
+/// block must call it.
 ///
 /// Stage s is loaded to slot s % ahead. Slots are numbers at compile time, so that they stay in
 /// registers, and nothing but the store of a stage waits for its load.
-template <class T, Along a_along, Along b_along, class A, class B, class Use>
+template <class T, Along a_along, Along b_along, unsigned cycle = T::ahead, class A, class B,
+          class Use>
 __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, const B& b,
                                                const Place& place, const Use& use) {
   Stage<T, T::rows, a_along> next_a[T::ahead];
@@ -242,16 +259,17 @@ __device__ __forceinline__ void for_each_stage(Shared<T>& shared, const A& a, co
     return true;
   });
   store(std::integral_constant<unsigned, 0>());
-  const auto use_stage = [&](auto slot) {  // the one that is in shared memory
-    load(slot, term + T::ahead * T::terms);
-    use(shared.a[now], shared.b[now], term);
+  const auto use_stage = [&](auto stage) {  // the one that is in shared memory
+    constexpr unsigned slot = stage % T::ahead;
+    load(std::integral_constant<unsigned, slot>(), term + T::ahead * T::terms);
+    use(stage, shared.a[now], shared.b[now], term);
     if (place.last_term - term <= T::terms) return false;
     term += T::terms;
     now = 1 - now;  // free: all threads have passed the barrier after reading it
     store(std::integral_constant<unsigned, (slot + 1) % T::ahead>());
     return true;
   };
-  while (all_of_slots<T::ahead>(use_stage)) {
+  while (all_of_slots<cycle>(use_stage)) {
   }
 }
 
