@@ -69,9 +69,14 @@ class DeviceNetwork {
   void backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream);
 
   /// Writes the gradients of layer `i` to a block as long as values(), summed over `rows`, which
-  /// begin at a leaf of `leaf` rows. Writes nothing for a frozen layer.
+  /// begin at a leaf of `leaf` rows. Writes nothing for a frozen layer. Runs after what `stream`
+  /// has been given so far and beside what it is given next, such as backward_input() of this
+  /// layer, until await_gradients(stream).
   void weight_gradients(std::size_t i, Range rows, std::size_t leaf, std::span<float> gradients,
                         const cuda::Stream& stream);
+
+  /// Makes later work of `stream` wait for the gradients. A recording must end with it.
+  void await_gradients(const cuda::Stream& stream);
 
   /// Zeroes rows without an example in all buffers that are summed over.
   void clear(Range rows, const cuda::Stream& stream);
@@ -98,6 +103,10 @@ class DeviceNetwork {
   cuda::DeviceBuffer<ExampleResult> results_;
   cuda::DeviceBuffer<unsigned long long> hash_;
   cuda::PinnedBuffer<unsigned long long> hash_on_host_;
+  cuda::Stream beside_;  // of weight_gradients()
+  cuda::Event ready_;
+  cuda::Event done_;
+  bool has_work_beside_ = false;
 };
 
 }  // namespace lockstep::nn

@@ -284,7 +284,8 @@ cuda::Gemm weight_gradients_of(std::size_t rows, std::size_t inputs, std::size_t
 
 class LibraryDeviceProducts final : public DeviceProducts {
  public:
-  LibraryDeviceProducts(std::size_t rows, Precision precision) : rows_(rows), blas_(precision) {}
+  LibraryDeviceProducts(std::size_t rows, Precision precision)
+      : rows_(rows), blas_(precision), gradients_blas_(precision) {}
 
   const char* name() const noexcept override { return "library"; }
 
@@ -294,7 +295,7 @@ class LibraryDeviceProducts final : public DeviceProducts {
     blas_.supports(forward_of(rows_, inputs, outputs, Activation::identity));
     blas_.supports(forward_of(rows_, inputs, outputs, Activation::relu));
     blas_.supports(backward_input_of(rows_, inputs, outputs));
-    blas_.supports(weight_gradients_of(rows_, inputs, outputs, CUBLASLT_EPILOGUE_BGRADA));
+    gradients_blas_.supports(weight_gradients_of(rows_, inputs, outputs, CUBLASLT_EPILOGUE_BGRADA));
   }
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
@@ -326,19 +327,20 @@ class LibraryDeviceProducts final : public DeviceProducts {
       return;
     }
     const auto fused = weight_gradients_of(x.rows, x.cols, dz.cols, CUBLASLT_EPILOGUE_BGRADA);
-    if (blas_.supports(fused)) {
-      blas_.enqueue(fused, {.a = dz.data, .b = x.data, .d = dw.data(), .bias_gradient = db.data()},
-                    stream);
+    if (gradients_blas_.supports(fused)) {
+      gradients_blas_.enqueue(
+          fused, {.a = dz.data, .b = x.data, .d = dw.data(), .bias_gradient = db.data()}, stream);
       return;
     }
-    blas_.enqueue(weight_gradients_of(x.rows, x.cols, dz.cols, CUBLASLT_EPILOGUE_DEFAULT),
-                  {.a = dz.data, .b = x.data, .d = dw.data()}, stream);
+    gradients_blas_.enqueue(weight_gradients_of(x.rows, x.cols, dz.cols, CUBLASLT_EPILOGUE_DEFAULT),
+                            {.a = dz.data, .b = x.data, .d = dw.data()}, stream);
     cuda::sum_columns(dz, db, stream);
   }
 
  private:
   std::size_t rows_;
   cuda::Blas blas_;
+  cuda::Blas gradients_blas_;  ///< with its own workspace: of weight_gradients()
 };
 
 }  // namespace

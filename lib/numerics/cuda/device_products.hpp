@@ -17,7 +17,8 @@ namespace lockstep {
 /// have the layout of the processor's products of the same name, so a block is copied unchanged.
 /// Shapes as in Products; B may be 0. Every call only enqueues: results are complete when the
 /// stream reaches them. Calls may be recorded in a graph. One thread calls; calls must run one
-/// after the other, since they may share scratch memory.
+/// after the other, since they may share scratch memory, but weight_gradients() may run beside
+/// backward_input().
 /// Errors   throws cuda::DeviceError.
 class DeviceProducts {
  public:

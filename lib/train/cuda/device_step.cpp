@@ -198,16 +198,15 @@ class DeviceCanonicalStep final : public DeviceStep {
     const std::size_t summed = recorded.piece + recorded.padding;
     network_.clear({recorded.piece, recorded.piece + recorded.padding}, stream_);
     batches_.forward(slot, recorded.piece, stream_);
-    for (std::size_t i = network_.layers() - 1; i > 0; --i) {
-      network_.backward_input(i, recorded.piece, stream_);
-    }
-    for (std::size_t part = 0; part < recorded.layout.mine.size(); ++part) {
-      const Range rows = recorded.layout.rows_of(recorded.layout.mine[part], summed);
-      const auto sums = own_.span().subspan(part * block_, block_);
-      for (std::size_t i = 0; i < network_.layers(); ++i) {
+    for (std::size_t i = network_.layers(); i-- > 0;) {
+      for (std::size_t part = 0; part < recorded.layout.mine.size(); ++part) {
+        const Range rows = recorded.layout.rows_of(recorded.layout.mine[part], summed);
+        const auto sums = own_.span().subspan(part * block_, block_);
         network_.weight_gradients(i, rows, recorded.layout.leaf, sums, stream_);
       }
+      if (i > 0) network_.backward_input(i, recorded.piece, stream_);
     }
+    network_.await_gradients(stream_);
   }
 
   /// This rank's slice of every rank's sums, in rounds; its own sums with one rank.
@@ -362,6 +361,7 @@ class DeviceAllReduceStep final : public DeviceStep {
       if (i + 1 < network_.layers()) network_.backward_input(i + 1, rows, stream_);
       network_.weight_gradients(i, {0, rows}, leaf, gradients_.span(), stream_);
     }
+    network_.await_gradients(stream_);
   }
 
   /// Enqueues the sum over all ranks, concurrent with later computation.
