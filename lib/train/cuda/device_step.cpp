@@ -111,11 +111,17 @@ class DeviceCanonicalStep final : public DeviceStep {
   void compute(const data::Batch& batch, PhaseSeconds& /*seconds*/) override {
     const cuda::TraceRange range("forward, backward");
     const std::size_t slot = batches_.take(batch, stream_);
-    current_ = &recorded_for(batch, slot);
+    current_ = &recorded_for(batch);
     is_updated_ = device_ == nullptr && !must_wait(batch);
     if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
-    current_->compute[slot].enqueue(stream_);
-    if (is_updated_) current_->update.enqueue(stream_);
+    cuda::Graph& graph = (is_updated_ ? current_->with_update : current_->compute)[slot];
+    if (!graph) {
+      graph = cuda::Graph::record(stream_, [&] {
+        compute(*current_, slot);
+        if (is_updated_) update_.enqueue(*current_->sums);
+      });
+    }
+    graph.enqueue(stream_);
     stream_.synchronise();
   }
 
@@ -155,7 +161,8 @@ class DeviceCanonicalStep final : public DeviceStep {
     std::size_t piece = 0;
     std::size_t padding = 0;
     std::unique_ptr<DeviceSums> sums;
-    std::array<cuda::Graph, 2> compute;  // by the batch's slot
+    std::array<cuda::Graph, 2> compute;      // by the batch's slot
+    std::array<cuda::Graph, 2> with_update;  // likewise
     cuda::Graph update;
   };
 
@@ -164,7 +171,7 @@ class DeviceCanonicalStep final : public DeviceStep {
            recorded.padding == batch.padding().size();
   }
 
-  const Recorded& recorded_for(const data::Batch& batch, std::size_t slot) {
+  Recorded& recorded_for(const data::Batch& batch) {
     auto known = std::find_if(recorded_.begin(), recorded_.end(),
                               [&](const auto& r) { return fits(*r, batch); });
     if (known == recorded_.end()) {
@@ -173,11 +180,7 @@ class DeviceCanonicalStep final : public DeviceStep {
       recorded_.push_back(record(batch));
       known = recorded_.end() - 1;
     }
-    Recorded& recorded = **known;
-    if (!recorded.compute[slot]) {
-      recorded.compute[slot] = cuda::Graph::record(stream_, [&] { compute(recorded, slot); });
-    }
-    return recorded;
+    return **known;
   }
 
   std::unique_ptr<Recorded> record(const data::Batch& batch) {
@@ -206,6 +209,7 @@ class DeviceCanonicalStep final : public DeviceStep {
       }
       if (i > 0) network_.backward_input(i, recorded.piece, stream_);
     }
+    batches_.copy_results(recorded.piece, stream_);
     network_.await_gradients(stream_);
   }
 
@@ -252,7 +256,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   cuda::DeviceBuffer<float> own_;       // this rank's sums, a block each
   cuda::DeviceBuffer<float> received_;  // this rank's slice of every rank's, a block a round
   std::vector<std::unique_ptr<Recorded>> recorded_;
-  const Recorded* current_ = nullptr;  // of this step
+  Recorded* current_ = nullptr;  // of this step
 };
 
 }  // namespace
@@ -361,6 +365,7 @@ class DeviceAllReduceStep final : public DeviceStep {
       if (i + 1 < network_.layers()) network_.backward_input(i + 1, rows, stream_);
       network_.weight_gradients(i, {0, rows}, leaf, gradients_.span(), stream_);
     }
+    if (bucket.first == 0) batches_.copy_results(rows, stream_);
     network_.await_gradients(stream_);
   }
 
@@ -495,6 +500,9 @@ void DeviceBatches::forward(std::size_t slot, std::size_t rows, const cuda::Stre
   targets.weights = from.weights.span().first(rows);
   network_.forward(rows, stream);
   network_.loss(rows, targets, stream);
+}
+
+void DeviceBatches::copy_results(std::size_t rows, const cuda::Stream& stream) const {
   cuda::copy(std::span<const nn::ExampleResult>(network_.results(rows)),
              results_.span().first(rows), stream);
 }

@@ -125,11 +125,13 @@ class DeviceBatches {
   /// Errors   throws std::logic_error if it is not staged.
   std::size_t take(const data::Batch& batch, const cuda::Stream& stream);
 
-  /// Enqueues forward and loss of the first `rows` rows in a slot, and the copy of the results to
-  /// the host.
+  /// Enqueues forward and loss of the first `rows` rows in a slot.
   void forward(std::size_t slot, std::size_t rows, const cuda::Stream& stream) const;
 
-  /// The results of the last forward(); valid when it is complete.
+  /// Enqueues the copy of the loss's results to the host.
+  void copy_results(std::size_t rows, const cuda::Stream& stream) const;
+
+  /// The results of the last copy_results(); valid when it is complete.
   std::span<const nn::ExampleResult> results(std::size_t rows) const noexcept {
     return results_.span().first(rows);
   }
