@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "tests/fakes/cuda/fibers.hpp"
 #include "tests/fakes/cuda/memory.hpp"
@@ -159,17 +161,23 @@ bool is_device(const void* memory, std::size_t bytes) {
 
 }  // namespace
 
+/// Recorded work, and the indices of the nodes that it waits for.
+struct Node {
+  Work work;
+  std::vector<std::size_t> after;
+};
 struct CUgraph_st {
-  std::vector<Work> work;
+  std::vector<Node> nodes;
 };
 struct CUgraphExec_st {
-  std::vector<Work> work;
+  std::vector<Node> nodes;
 };
 /// What is recorded meanwhile, shared by its streams.
 struct Capture {
   CUstream_st* origin = nullptr;
   std::thread::id thread;
-  std::vector<Work> work;
+  std::vector<Node> nodes;
+  std::map<const CUstream_st*, std::vector<std::size_t>> last;  // a stream's next work waits for
   std::set<CUstream_st*> streams;
   std::set<CUstream_st*> unjoined;  // those that have work for which the origin does not wait
   bool valid = true;
@@ -189,6 +197,7 @@ struct CUevent_st {
   std::shared_ptr<Mark> mark;
   std::weak_ptr<Capture> capture;  // none once it has ended
   CUstream_st* recorded_in = nullptr;
+  std::vector<std::size_t> after;  // the nodes of the capture that it waits for
 };
 
 namespace {
@@ -238,9 +247,10 @@ bool advance_to(const Mark& mark) {
 }
 
 void add(CUstream_st* stream, Work work) {
-  if (stream->capture) {
-    stream->capture->work.push_back(std::move(work));
-    if (stream != stream->capture->origin) stream->capture->unjoined.insert(stream);
+  if (const auto& capture = stream->capture) {
+    auto& last = capture->last[stream];
+    capture->nodes.push_back({std::move(work), std::exchange(last, {capture->nodes.size()})});
+    if (stream != capture->origin) capture->unjoined.insert(stream);
     return;
   }
   stream->queue.push_back(std::move(work));
@@ -250,6 +260,29 @@ void add(CUstream_st* stream, Work work) {
   for (CUstream_st* any : streams_of_thread) {
     if ((*random)() % 2 == 0) advance_all(any);
   }
+}
+
+/// An order in which a device may run a graph: that of recording with seed 0, else any in which no
+/// node comes before one that it waits for.
+std::vector<std::size_t> order_of(const std::vector<Node>& nodes) {
+  std::vector<std::size_t> left(nodes.size());
+  std::iota(left.begin(), left.end(), std::size_t{0});
+  std::mt19937* const random = random_order();
+  if (random == nullptr) return left;
+  const bool latest_first = (*random)() % 2 == 0;  // so that a branch runs long before another
+  std::vector<std::size_t> order;
+  std::vector<bool> has_run(nodes.size());
+  while (!left.empty()) {
+    std::vector<std::size_t> ready;
+    std::copy_if(left.begin(), left.end(), std::back_inserter(ready), [&](std::size_t node) {
+      const auto& after = nodes[node].after;
+      return std::all_of(after.begin(), after.end(), [&](std::size_t i) { return has_run[i]; });
+    });
+    order.push_back(latest_first ? ready.back() : ready[(*random)() % ready.size()]);
+    has_run[order.back()] = true;
+    left.erase(std::find(left.begin(), left.end(), order.back()));
+  }
+  return order;
 }
 
 /// Where work waits for another rank, so does the thread.
@@ -486,11 +519,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   FAKE("cudaStreamWaitEvent");
   const auto capture = event->capture.lock();
-  if (capture) {  // fork or join: work stands in the order in which it was recorded
+  if (capture) {  // fork or join
     if (stream->capture && stream->capture != capture) {
       return spoil(*capture, cudaErrorStreamCaptureMerge);
     }
     capture->unjoined.erase(event->recorded_in);
+    auto& last = capture->last[stream];
+    last.insert(last.end(), event->after.begin(), event->after.end());
     if (!stream->capture) {
       stream->capture = capture;
       capture->streams.insert(stream);
@@ -528,7 +563,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   end_capture(capture);
   if (!capture->valid) return remember(cudaErrorStreamCaptureInvalidated);
   if (!capture->unjoined.empty()) return remember(cudaErrorStreamCaptureUnjoined);
-  *graph = new CUgraph_st{std::move(capture->work)};
+  *graph = new CUgraph_st{std::move(capture->nodes)};
   count_object(1);
   return cudaSuccess;
 }
@@ -552,7 +587,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event->device != stream->device) return remember(cudaErrorInvalidResourceHandle);
   event->capture = stream->capture;
   event->recorded_in = stream;
-  if (stream->capture) return cudaSuccess;
+  if (stream->capture) {
+    event->after = stream->capture->last[stream];
+    return cudaSuccess;
+  }
   event->mark = std::make_shared<Mark>(Mark{stream});
   fake_cuda::enqueue(stream, [mark = event->mark] { mark->reached = true; });
   return cudaSuccess;
@@ -581,14 +619,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {
   FAKE("cudaGraphInstantiate");
-  *executable = new CUgraphExec_st{graph->work};
+  *executable = new CUgraphExec_st{graph->nodes};
   count_object(1);
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   FAKE("cudaGraphLaunch");
   if (stream->capture) return spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
-  for (const Work& work : graph->work) add(stream, work);
+  for (const std::size_t node : order_of(graph->nodes)) add(stream, graph->nodes[node].work);
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

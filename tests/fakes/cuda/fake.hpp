@@ -9,8 +9,9 @@
 // seed chooses for it:
 //   0       Work runs only when the host waits for it (or another stream does) or frees memory, so
 //           that a missing wait shows stale values. Blocks and threads run in ascending order.
-//   others  After each call, any of the thread's streams may get on, so that a write before the
-//           last read shows. Blocks, and the threads between two barriers, run in random order.
+//   others  After each call, any of the thread's streams may get on, and a graph runs in any order
+//           that its branches allow, so that a write before the last read shows. Blocks, and the
+//           threads between two barriers, run in random order.
 //
 // Each rank of a test is a thread with streams of its own; a stream is used by one thread.
 #pragma once

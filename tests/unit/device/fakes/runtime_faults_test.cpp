@@ -71,6 +71,34 @@ bool sums_before_clearing(bool waits) {
   return std::ranges::all_of(host.span(), [](int value) { return value == 2; });
 }
 
+/// The same in the branches of a graph.
+bool sums_before_clearing_in_graph(bool waits) {
+  const cuda::Stream stream;
+  const cuda::Stream beside;
+  const cuda::Event fork;
+  const cuda::Event summed;
+  const cuda::Event joined;
+  const cuda::PinnedBuffer<int> host(64);
+  const cuda::DeviceBuffer<int> in(64);
+  const cuda::DeviceBuffer<int> out(64);
+  for (int& value : host.span()) value = 1;
+  const auto graph = cuda::Graph::record(stream, [&] {
+    cuda::copy(host.span(), in.span(), stream);
+    fork.record(stream);
+    fork.block(beside);
+    test::add_neighbours(1, in.data(), out.data(), stream);
+    summed.record(stream);
+    if (waits) summed.block(beside);
+    cuda::clear(in.span(), beside);
+    joined.record(beside);
+    joined.block(stream);
+    cuda::copy(out.span(), host.span(), stream);
+  });
+  graph.enqueue(stream);
+  stream.synchronise();
+  return std::ranges::all_of(host.span(), [](int value) { return value == 2; });
+}
+
 /// Whether the host can read there: a system call says so without a crash.
 bool readable(const void* memory) {
   std::array<int, 2> ends = {-1, -1};
@@ -90,6 +118,17 @@ TEST_CASE("device: the fake shows a write before the last read", "[device]") {
     return [waits](unsigned seed) {
       const test::Seeded eager(seed);
       return sums_before_clearing(waits);
+    };
+  };
+  REQUIRE_FALSE(std::ranges::all_of(few_seeds, with_seed(false)));
+  REQUIRE(std::ranges::all_of(few_seeds, with_seed(true)));
+}
+
+TEST_CASE("device: the fake shows a branch of a graph that does not wait", "[device]") {
+  const auto with_seed = [](bool waits) {
+    return [waits](unsigned seed) {
+      const test::Seeded eager(seed);
+      return sums_before_clearing_in_graph(waits);
     };
   };
   REQUIRE_FALSE(std::ranges::all_of(few_seeds, with_seed(false)));
