@@ -1,5 +1,6 @@
 #include "lockstep/nn/cuda/device_network.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "lockstep/numerics/cuda/elementwise.hpp"
@@ -98,6 +99,12 @@ Matrix<const float> DeviceNetwork::forward(std::size_t count, const cuda::Stream
 void DeviceNetwork::loss(std::size_t count, const Targets& targets, const cuda::Stream& stream) {
   cuda::run_loss(formula_of(host_.loss_function()).value(), activation(layers(), {0, count}),
                  targets, results(count), gradient(layers() - 1, {0, count}), stream);
+}
+
+std::size_t DeviceNetwork::first_trained() const noexcept {
+  const auto first = std::find_if(dense_.begin(), dense_.end(),
+                                  [](const DenseLayer& layer) { return !layer.frozen; });
+  return static_cast<std::size_t>(first - dense_.begin());
 }
 
 void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream) {

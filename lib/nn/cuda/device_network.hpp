@@ -65,6 +65,9 @@ class DeviceNetwork {
   /// those of training.
   void loss(std::size_t count, const Targets& targets, const cuda::Stream& stream);
 
+  /// The first layer that is not frozen: those before it need no gradients.
+  std::size_t first_trained() const noexcept;
+
   /// Computes the input gradient of layer `i` (at least 1) from its output gradient.
   void backward_input(std::size_t i, std::size_t count, const cuda::Stream& stream);
 

@@ -207,7 +207,7 @@ class DeviceCanonicalStep final : public DeviceStep {
         const auto sums = own_.span().subspan(part * block_, block_);
         network_.weight_gradients(i, rows, recorded.layout.leaf, sums, stream_);
       }
-      if (i > 0) network_.backward_input(i, recorded.piece, stream_);
+      if (i > network_.first_trained()) network_.backward_input(i, recorded.piece, stream_);
     }
     batches_.copy_results(recorded.piece, stream_);
     network_.await_gradients(stream_);
@@ -362,7 +362,9 @@ class DeviceAllReduceStep final : public DeviceStep {
     const auto [slot, rows, leaf] = shape;
     if (bucket.last == network_.layers()) batches_.forward(slot, rows, stream_);
     for (std::size_t i = bucket.last; i-- > bucket.first;) {
-      if (i + 1 < network_.layers()) network_.backward_input(i + 1, rows, stream_);
+      if (i + 1 < network_.layers() && i >= network_.first_trained()) {
+        network_.backward_input(i + 1, rows, stream_);
+      }
       network_.weight_gradients(i, {0, rows}, leaf, gradients_.span(), stream_);
     }
     if (bucket.first == 0) batches_.copy_results(rows, stream_);
