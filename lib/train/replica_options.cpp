@@ -83,9 +83,9 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
                       "use a mesh of batch alone, or `device=cpu`");
   }
   if (is_strict(options, "cuBLAS") && options.precision != Precision::float32) {
-    throw ConfigError(
-        std::string("precision ") + text_of(options.precision) + " with products strict",
-        "use `reduction=allreduce` with `products=library`, or `precision=float32`");
+    throw ConfigError(std::string("precision ") + text_of(options.precision) +
+                          " with products strict and device cuda",
+                      "use `reduction=allreduce` with `products=library`, or `precision=float32`");
   }
 }
 
