@@ -76,6 +76,33 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+/// A stream for work that may run beside that of another one. May be recorded in a graph, which
+/// then has a branch.
+class Branch {
+ public:
+  /// Returns the stream of the branch, whose later work follows what `from` has been given so far.
+  const Stream& fork(const Stream& from) {
+    begin_.record(from);
+    begin_.block(stream_);
+    is_forked_ = true;
+    return stream_;
+  }
+
+  /// Makes later work of `into` wait for the branch; does nothing without a fork() since the last
+  /// join(). A recording must end with it.
+  void join(const Stream& into) {
+    if (!std::exchange(is_forked_, false)) return;
+    end_.record(stream_);
+    end_.block(into);
+  }
+
+ private:
+  Stream stream_;
+  Event begin_;
+  Event end_;
+  bool is_forked_ = false;
+};
+
 /// Kinds of memory of a Buffer.
 enum class Where {
   device,

@@ -116,19 +116,9 @@ void DeviceNetwork::backward_input(std::size_t i, std::size_t count, const cuda:
 void DeviceNetwork::weight_gradients(std::size_t i, Range rows, std::size_t leaf,
                                      std::span<float> gradients, const cuda::Stream& stream) {
   if (dense_[i].frozen) return;
-  ready_.record(stream);
-  ready_.block(beside_);
-  products_.weight_gradients(activation(i, rows), gradient(i, rows), leaf,
-                             tensor(gradients, dense_[i].tensor),
-                             tensor(gradients, dense_[i].tensor + 1), beside_);
-  has_work_beside_ = true;
-}
-
-void DeviceNetwork::await_gradients(const cuda::Stream& stream) {
-  if (!has_work_beside_) return;
-  done_.record(beside_);
-  done_.block(stream);
-  has_work_beside_ = false;
+  products_.weight_gradients(
+      activation(i, rows), gradient(i, rows), leaf, tensor(gradients, dense_[i].tensor),
+      tensor(gradients, dense_[i].tensor + 1), gradients_branch_.fork(stream));
 }
 
 void DeviceNetwork::clear(Range rows, const cuda::Stream& stream) {

@@ -14,9 +14,9 @@
 namespace lockstep::nn {
 /// Weights in the layout of the host's network, and buffers for rows: Network on a device.
 ///
-/// All functions enqueue, and may be recorded in a graph. Layers are numbered from the input; all
-/// are dense, and so a chain: a layer takes one input, and each output is taken. One thread;
-/// everything is local.
+/// Functions enqueue, and may be recorded in a graph, unless they say that they block. Layers are
+/// numbered from the input; all are dense, and so a chain: a layer takes one input, and each output
+/// is taken. One thread; everything is local.
 class DeviceNetwork {
  public:
   /// Copies the weights of `host`, which must have the layout of `products`. Both must outlive
@@ -79,7 +79,7 @@ class DeviceNetwork {
                         const cuda::Stream& stream);
 
   /// Makes later work of `stream` wait for the gradients. A recording must end with it.
-  void await_gradients(const cuda::Stream& stream);
+  void await_gradients(const cuda::Stream& stream) { gradients_branch_.join(stream); }
 
   /// Zeroes rows without an example in all buffers that are summed over.
   void clear(Range rows, const cuda::Stream& stream);
@@ -106,10 +106,7 @@ class DeviceNetwork {
   cuda::DeviceBuffer<ExampleResult> results_;
   cuda::DeviceBuffer<unsigned long long> hash_;
   cuda::PinnedBuffer<unsigned long long> hash_on_host_;
-  cuda::Stream beside_;  // of weight_gradients()
-  cuda::Event ready_;
-  cuda::Event done_;
-  bool has_work_beside_ = false;
+  cuda::Branch gradients_branch_;
 };
 
 }  // namespace lockstep::nn

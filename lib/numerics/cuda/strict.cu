@@ -450,9 +450,7 @@ class StrictDeviceProducts final : public DeviceProducts {
   std::size_t rows_;
   std::size_t processors_;
   cuda::DeviceBuffer<float> nodes_;  ///< of groups of leaves
-  cuda::Stream beside_;              ///< for sums of biases, which fill few multiprocessors
-  cuda::Event begun_;
-  cuda::Event ended_;
+  cuda::Branch bias_branch_;         ///< sums of biases fill few multiprocessors
 };
 
 cuda::PanelLines panel_lines(const LayerWeights<float>& w) {
@@ -499,12 +497,9 @@ void StrictDeviceProducts::weight_gradients(Matrix<const float> x, Matrix<const 
     return;
   }
   const std::size_t rows = std::min(leaf, x.rows);  // of the first leaf
-  begun_.record(stream);
-  begun_.block(beside_);
-  sum_bias(dz, rows, db, beside_);
-  ended_.record(beside_);
+  sum_bias(dz, rows, db, bias_branch_.fork(stream));
   sum_weights(x, dz, rows, dw, stream);
-  ended_.block(stream);
+  bias_branch_.join(stream);
 }
 
 /// The number of groups that takes the least time, of those with room for their nodes; with more

@@ -99,8 +99,7 @@ class DeviceCanonicalStep final : public DeviceStep {
   DeviceCanonicalStep(const DeviceParts& parts, const StepOptions& options, Sentinel& sentinel)
       : DeviceStep(parts, options, sentinel, slice_of(parts)),
         ranks_(rank_sums(&comm_, options.model)),
-        block_(network_.values().size()),
-        slice_(block_ / static_cast<std::size_t>(comm_.size())) {
+        block_(network_.values().size()) {
     reserve(std::max<std::size_t>(1, sum_parts(Exchange::partial_sums, *options.plan)));
   }
 
@@ -223,7 +222,7 @@ class DeviceCanonicalStep final : public DeviceStep {
     std::vector<std::size_t> offsets;
     offsets.reserve(layout.from.size());
     for (const std::size_t message : layout.from) {
-      offsets.push_back(message / ranks * block_ + message % ranks * slice_);
+      offsets.push_back(message / ranks * block_ + message % ranks * slice_.size());
     }
     return offsets;
   }
@@ -249,8 +248,7 @@ class DeviceCanonicalStep final : public DeviceStep {
 
   optim::RankSums ranks_;
   bool is_updated_ = false;  // by compute()
-  std::size_t block_;        // elements of all weights, and of a rank's slice of them
-  std::size_t slice_;
+  std::size_t block_;        // elements of all weights
   cuda::Event received_all_;
   cuda::Event updated_;
   cuda::DeviceBuffer<float> own_;       // this rank's sums, a block each
