@@ -170,6 +170,20 @@ void warn_of_missing_records(const train::RunDirectory& directory, std::uint64_t
   warn("epochs.jsonl", "epoch", directory.recorded_epochs(), epochs);
 }
 
+/// Writes the exit code of the job for `lockstep launch`, also where the job ends before it has
+/// made its folder: mpirun with its recovery does not return the code, and does not end after an
+/// error of ranks on other hosts.
+void record_exit_code(const std::string& run, int code) {
+  if (run == "auto") return;
+  const auto flight = std::filesystem::path(run) / "flight";
+  try {
+    make_folder(flight);
+    write_file(flight / launching::exit_code_name, std::to_string(code) + '\n');
+  } catch (const OutputError& error) {
+    if (code == 0) launching::print(error);  // else the error that ends the job is reported
+  }
+}
+
 /// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
 /// this is what it keeps.
 class RankOfRun {
@@ -215,15 +229,8 @@ class RankOfRun {
     }
   }
 
-  /// Writes the exit code of the job for `lockstep launch`.
   void record_end(int code) const {
-    if (run_.empty()) return;
-    try {
-      write_file(std::filesystem::path(run_) / "flight" / launching::exit_code_name,
-                 std::to_string(code) + '\n');
-    } catch (const OutputError& error) {
-      if (code == 0) launching::print(error);  // else the error that ends the job is reported
-    }
+    record_exit_code(run_.empty() ? run_dir_of(config_, resume_) : run_, code);
   }
 
  private:
@@ -477,12 +484,20 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
       train::require_no_run(config.run_dir);
     }
   });
-  RankOfRun rank(config, resume, arguments, comm);
-  if (check) comm::together(comm, [&] { check(rank.data()); });
-  if (!config.survive) return rank.train_in(comm);
+  std::optional<RankOfRun> rank;
+  try {
+    rank.emplace(config, resume, arguments, comm);
+    if (check) comm::together(comm, [&] { check(rank->data()); });
+  } catch (const comm::AgreedError& error) {
+    if (config.survive && comm.rank() == 0) {
+      record_exit_code(run_dir_of(config, resume), launching::exit_code(error));
+    }
+    throw;
+  }
+  if (!config.survive) return rank->train_in(comm);
   launching::survive(
-      comm, [&](comm::Communicator& group) { rank.train_in(group); },
-      [&](int code) { rank.record_end(code); });
+      comm, [&](comm::Communicator& group) { rank->train_in(group); },
+      [&](int code) { rank->record_end(code); });
 }
 
 Syntax train_syntax() {

@@ -364,6 +364,8 @@ bool end_launcher() noexcept {
   return is_mpirun(program_of(::getppid())) && ::kill(::getppid(), SIGTERM) == 0;
 }
 
+bool is_child_of_daemon() { return program_of(::getppid()) == "orted"; }
+
 void finalize_mpi() noexcept {
   if (mpi_is_running()) MPI_Finalize();
 }

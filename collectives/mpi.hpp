@@ -107,6 +107,10 @@ bool end_launcher() noexcept;
 /// MPI_Finalize, before an end of the process that runs no destructors. Collective.
 void finalize_mpi() noexcept;
 
+/// True if a daemon of mpirun's started this process: then it is on another host than mpirun.
+/// Local.
+bool is_child_of_daemon();
+
 /// True if mpirun lets the other ranks run when one ends: `--mca orte_enable_recovery 1`. Local.
 /// See also srun_recovers().
 bool launcher_recovers();

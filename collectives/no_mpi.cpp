@@ -21,6 +21,7 @@ MpiSession::~MpiSession() { static_cast<void>(exceptions_); }
 
 void abort_job(int code) noexcept { std::_Exit(code); }
 bool end_launcher() noexcept { return false; }
+bool is_child_of_daemon() { return false; }
 void finalize_mpi() noexcept {}
 bool launcher_recovers() { return false; }
 bool all_ranks_leave(double /*seconds*/) { no_mpi(); }

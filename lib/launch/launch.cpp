@@ -110,7 +110,9 @@ int run_rank(comm::MpiCommunicator& comm, const std::function<void()>& body) {
     // lets them return the same code.
     std::signal(SIGTERM, SIG_IGN);
     if (comm.rank() == 0) print(error);
-    if (comm.rank() == 0 && comm::launcher_recovers()) comm::abort_job(exit_code(error));
+    if (comm.rank() == 0 && comm::launcher_recovers() && !comm::is_child_of_daemon()) {
+      comm::abort_job(exit_code(error));
+    }
     return exit_code(error);
   } catch (const comm::RankLost& error) {
     // The lost rank or the launcher has printed the cause; the launcher usually ends this rank too.
@@ -276,24 +278,27 @@ int run_group(comm::Communicator& group, const RankBody& body) {
 /// Ends this process, without MPI_Finalize where that would wait for lost ranks.
 ///
 /// mpirun 4.1.4 with its recovery ends when the ranks on its own host have ended in any way, but
-/// waits for ever for ranks on other hosts that have not called MPI_Finalize. srun waits for ever
+/// waits for ever for a rank on another host that has not called MPI_Finalize or ends with a code;
+/// and MPI_Finalize waits for all ranks, so no rank ends the launcher before. srun waits for ever
 /// for the tasks of lost nodes.
 [[noreturn]] void end_rank(const comm::Communicator& group, int code, const comm::Place& before,
                            bool lost_ranks) {
   if (std::fflush(stdout) != 0 && code == 0) code = static_cast<int>(ExitCode::output);
   const bool is_srun = comm::srun_recovers();
-  if (code != 0 && group.rank() == 0 && !is_srun) comm::abort_job(code);
-  if (before.nodes > 1 && !lost_ranks) comm::finalize_mpi();
+  const bool is_elsewhere = comm::is_child_of_daemon();
+  const bool are_elsewhere = before.nodes > 1 || is_elsewhere;
+  if (are_elsewhere && !lost_ranks) comm::finalize_mpi();
+  if (code != 0 && group.rank() == 0 && !is_srun && !is_elsewhere) comm::abort_job(code);
   const bool launcher_waits =
-      is_srun ? group.place().nodes < before.nodes : before.nodes > 1 && lost_ranks;
+      is_srun ? group.place().nodes < before.nodes : are_elsewhere && (lost_ranks || code != 0);
   if (launcher_waits) {
     std::this_thread::sleep_for(
         std::chrono::seconds(1));  // the launcher passes on what was printed
     if (!comm::end_launcher() && group.rank() == 0) {
       print_warning(is_srun ? "srun does not end by itself when a node is lost; `lockstep launch` "
                               "ends it"
-                            : "mpirun does not end by itself when ranks on several hosts have "
-                              "ended; `lockstep launch` ends it");
+                            : "mpirun does not end by itself after an error or a loss of ranks on "
+                              "other hosts; `lockstep launch` ends it");
     }
   }
   std::_Exit(code);

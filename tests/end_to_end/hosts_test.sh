@@ -124,6 +124,22 @@ without losses 'until_step 100; kill_rank 3; until_step 500; kill -9 "$(cat "$LO
 without parted 'until_step 100; ip link set v2 down' 'ranks 2-3 ended; 2 ranks go on' 'training goes on after step'
 [ "$(xargs <"$folder/parted/.members")" = "0 1" ] || fail "ranks $(xargs <"$folder/parted/.members") go on, not 0 and 1"
 
+# All ranks on a host that is not mpirun's: the job ends, and launch returns the code of an error, which mpirun does not.
+elsewhere() {  # elsewhere CODE NAME FLAG...
+  local expected=$1 name=$2 code=0
+  shift 2
+  "$root/tests/support/hosts.sh" 2 "$folder" timeout 60 "$binary" launch -- mpirun --mca orte_enable_recovery 1 \
+    --host h1:2 -n 2 "$binary" train "${small[@]}" --survive --progress off --run-dir "$folder/$name" "$@" \
+    2>"$folder/error" || code=$?
+  [ "$code" -eq "$expected" ] || fail "$name: launch ended with $code: $(cat "$folder/error")"
+}
+elsewhere 0 elsewhere
+[ "$(hash_of "$folder/elsewhere")" = "$(hash_of "$folder/one")" ] || fail "on another host: other weights"
+elsewhere 2 refused --leaf 5 --micro-batch 3
+grep -q 'error: --micro-batch 3' "$folder/error" || fail "the error is lost: $(cat "$folder/error")"
+elsewhere 2 unread --label-column 0  # found before the ranks survive
+grep -q 'restart 1 follows' "$folder/error" && fail "a refused job is repeated: $(cat "$folder/error")"
+
 # Without --survive a lost host ends the job, and launch starts it again on the host that answers.
 run=$folder/restarted
 code=0
