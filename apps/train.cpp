@@ -437,7 +437,10 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     console.emplace(progress_of(config_.progress), config_.epochs, total, names);
     observers = {&*directory_, &*console};
     if (stragglers) observers.push_back(stragglers.get());
-    make_folder(directory_->path() / "flight");
+    const auto flight = directory_->path() / "flight";
+    make_folder(flight);
+    std::error_code ignored;
+    std::filesystem::remove(flight / launching::diagnosis_name, ignored);  // of an earlier job
   });
   run_ = comm::broadcast_text(comm, directory_ ? directory_->path().string() : "");
   recording_.write_to(run_, comm);

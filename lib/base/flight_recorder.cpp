@@ -241,10 +241,13 @@ Diagnosis diagnose(std::span<const Flight> flights, std::span<const ProcessState
         if (!same) add(flight, "calls another collective than rank " + std::to_string(first->rank));
       }
       if (found.odd.empty()) {
+        const bool sees_all =
+            std::find(states.begin(), states.end(), ProcessState::unknown) == states.end();
         found.findings.push_back(
-            "all ranks are in the same collective, so messages do not arrive: look at the network "
-            "between the hosts (" +
-            place_of(*first, now) + ")");
+            std::string("all ranks are in the same collective, so messages do not arrive") +
+            (sees_all ? "" : " or a rank of another host is stopped") +
+            ": look at the network between the hosts" + (sees_all ? "" : ", and at their ranks") +
+            " (" + place_of(*first, now) + ")");
       }
     } else {
       found.findings.push_back("all ranks are at the same place: " + place_of(*first, now));

@@ -128,15 +128,19 @@ void Watchdog::report() {
     waits_for_hosts_ = true;
     return;
   }
-  if (!folder.empty()) {
+  // After the first report ranks end, and later ones would name those. Survivors may hang again.
+  std::error_code none;
+  const bool is_first = folder.empty() || !std::filesystem::exists(folder / diagnosis_name, none);
+  if (is_first || survives_) {
     try {
-      write_file(folder / diagnosis_name, text + "\n");
+      if (!folder.empty()) write_file(folder / diagnosis_name, text + "\n");
     } catch (const OutputError&) {  // printed below
     }
+    print_error(
+        text +
+        "\n  remedy: look at that rank and its host; continue with --resume; `timeout` sets "
+        "the limit");
   }
-  print_error(text +
-              "\n  remedy: look at that rank and its host; continue with --resume; `timeout` sets "
-              "the limit");
   comm::abort_job(static_cast<int>(ExitCode::timeout));
 }
 

@@ -117,6 +117,12 @@ TEST_CASE("the rank that others wait for is named", "[flight]") {
   SECTION("none: messages do not arrive") {
     const auto found = diagnose_running(flights);
     CHECK(found.odd.empty());
-    CHECK_THAT(found.findings.at(0), Contains("the network between the hosts"));
+    CHECK_THAT(found.findings.at(0), Contains("the network between the hosts ("));
+  }
+  SECTION("none: or a rank that this host does not see is stopped") {
+    const auto states = std::vector(3, ProcessState::unknown);
+    const auto found = diagnose(flights, states, now);
+    CHECK(found.odd.empty());
+    CHECK_THAT(found.findings.at(0), Contains("or a rank of another host is stopped"));
   }
 }
