@@ -153,9 +153,10 @@ std::vector<EpochReport> read_epochs(const std::filesystem::path& folder) {
 }
 
 std::string run_file_in(const std::filesystem::path& folder) {
-  for (const char* name : run_entries) {
+  for (const std::string_view name : run_entries) {
+    if (name == "flight") continue;
     std::error_code ignored;
-    if (std::filesystem::exists(folder / name, ignored)) return name;
+    if (std::filesystem::exists(folder / name, ignored)) return std::string(name);
   }
   return "";
 }

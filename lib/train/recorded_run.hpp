@@ -67,7 +67,8 @@ std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& fo
 inline constexpr std::array run_entries{"config.toml",  "summary.json", "metrics.jsonl",
                                         "epochs.jsonl", "checkpoints",  "flight"};
 
-/// The name of one of run_entries that is in `folder`; empty if it holds no run. Local.
+/// The name of one of run_entries that is in `folder`; empty if it holds no run. A folder `flight`
+/// alone is no run: a refused job and `lockstep launch` make it. Local.
 std::string run_file_in(const std::filesystem::path& folder);
 
 /// A recorded value that differs between two runs.

@@ -136,6 +136,7 @@ elsewhere() {  # elsewhere CODE NAME FLAG...
 elsewhere 0 elsewhere
 [ "$(hash_of "$folder/elsewhere")" = "$(hash_of "$folder/one")" ] || fail "on another host: other weights"
 elsewhere 2 refused --leaf 5 --micro-batch 3
+"$binary" train "${small[@]}" --progress off --run-dir "$folder/refused" || fail "the folder of a refused job is taken"
 grep -q 'error: --micro-batch 3' "$folder/error" || fail "the error is lost: $(cat "$folder/error")"
 elsewhere 2 unread --label-column 0  # found before the ranks survive
 grep -q 'restart 1 follows' "$folder/error" && fail "a refused job is repeated: $(cat "$folder/error")"
