@@ -543,7 +543,8 @@ void StrictDeviceProducts::sum_weights(Matrix<const float> x, Matrix<const float
   const Panels weights{x.cols, dz.cols};
   const auto large = cheapest_groups<LargeWeights>(weights, x.rows, leaf, room);
   const auto small = cheapest_groups<SmallWeights>(weights, x.rows, leaf, room);
-  const Groups cut = large.cost < small.cost ? large.cut : small.cut;
+  const bool is_large = large.cost < small.cost;
+  const Groups cut = is_large ? large.cut : small.cut;
   const cuda::WeightsTask task = {cuda::lines_of(x),
                                   cuda::lines_of(dz),
                                   static_cast<unsigned>(leaf),
@@ -553,7 +554,7 @@ void StrictDeviceProducts::sum_weights(Matrix<const float> x, Matrix<const float
   if (cut.leaves > most_shallow) {
     cuda::launch("strict dW", cuda::strict_weights<SmallWeights, 1, deep>,
                  grid_for<SmallWeights>(x.cols, dz.cols, cut.groups), stream, task);
-  } else if (large.cost < small.cost) {
+  } else if (is_large) {
     launch_weights<LargeWeights>(task, cut, stream);
   } else {
     launch_weights<SmallWeights>(task, cut, stream);

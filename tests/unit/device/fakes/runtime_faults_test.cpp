@@ -74,29 +74,35 @@ bool sums_before_clearing(bool waits) {
 /// The same in the branches of a graph.
 bool sums_before_clearing_in_graph(bool waits) {
   const cuda::Stream stream;
-  const cuda::Stream beside;
-  const cuda::Event fork;
-  const cuda::Event summed;
-  const cuda::Event joined;
+  cuda::Branch branch;
   const cuda::PinnedBuffer<int> host(64);
   const cuda::DeviceBuffer<int> in(64);
   const cuda::DeviceBuffer<int> out(64);
   for (int& value : host.span()) value = 1;
   const auto graph = cuda::Graph::record(stream, [&] {
     cuda::copy(host.span(), in.span(), stream);
-    fork.record(stream);
-    fork.block(beside);
+    const cuda::Stream& beside = branch.fork(stream);
     test::add_neighbours(1, in.data(), out.data(), stream);
-    summed.record(stream);
-    if (waits) summed.block(beside);
+    if (waits) branch.fork(stream);
     cuda::clear(in.span(), beside);
-    joined.record(beside);
-    joined.block(stream);
+    branch.join(stream);
     cuda::copy(out.span(), host.span(), stream);
   });
   graph.enqueue(stream);
   stream.synchronise();
   return std::ranges::all_of(host.span(), [](int value) { return value == 2; });
+}
+
+/// The fake shows that it does not wait, by one of the seeds, and that it does, by none.
+void require_shown(bool (*sums)(bool waits)) {
+  const auto with_seed = [sums](bool waits) {
+    return [sums, waits](unsigned seed) {
+      const test::Seeded eager(seed);
+      return sums(waits);
+    };
+  };
+  REQUIRE_FALSE(std::ranges::all_of(few_seeds, with_seed(false)));
+  REQUIRE(std::ranges::all_of(few_seeds, with_seed(true)));
 }
 
 /// Whether the host can read there: a system call says so without a crash.
@@ -114,25 +120,11 @@ bool readable(const void* memory) {
 TEST_CASE("device: the fake shows a write before the last read", "[device]") {
   const test::Seeded lazy(0);
   REQUIRE(sums_before_clearing(false));  // hidden: nobody waits for the stream that clears
-  const auto with_seed = [](bool waits) {
-    return [waits](unsigned seed) {
-      const test::Seeded eager(seed);
-      return sums_before_clearing(waits);
-    };
-  };
-  REQUIRE_FALSE(std::ranges::all_of(few_seeds, with_seed(false)));
-  REQUIRE(std::ranges::all_of(few_seeds, with_seed(true)));
+  require_shown(sums_before_clearing);
 }
 
 TEST_CASE("device: the fake shows a branch of a graph that does not wait", "[device]") {
-  const auto with_seed = [](bool waits) {
-    return [waits](unsigned seed) {
-      const test::Seeded eager(seed);
-      return sums_before_clearing_in_graph(waits);
-    };
-  };
-  REQUIRE_FALSE(std::ranges::all_of(few_seeds, with_seed(false)));
-  REQUIRE(std::ranges::all_of(few_seeds, with_seed(true)));
+  require_shown(sums_before_clearing_in_graph);
 }
 
 TEST_CASE("device: the fake shows blocks that rely on their order", "[device]") {
