@@ -252,9 +252,8 @@ std::optional<Number> parse(std::string_view text, std::errc& error) noexcept {
   Number number{};
   const char* const end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, number);
-  error = result.ec;
-  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
-  return number;
+  error = result.ptr == end ? result.ec : std::errc::invalid_argument;
+  return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
 /// Parses a typical pixel value; faster than from_chars.

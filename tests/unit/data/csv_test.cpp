@@ -190,8 +190,9 @@ TEST_CASE("decimal numbers become the nearest float32", "[data]") {
   CHECK(data::parse_float("1e-60") == 0.0F);
   CHECK(data::parse_float("1e-6000") == 0.0F);
   CHECK(data::parse_float("007") == 7.0F);
-  for (const char* none : {"", " ", "nan", "inf", "-inf", "1e39", "1e4000", "1x", "--1", "+-1",
-                           "0x10", "1,2", "1 2", "e", "."}) {
+  for (const char* none :
+       {"", " ", "nan", "inf", "-inf", "1e39", "1e4000", "1x", "--1", "+-1", "0x10", "1,2", "1 2",
+        "e", ".", "1e-60kg", "1e60x", "4e51abce-7d1f-4c2b-9e5a-0123456789ab"}) {
     CHECK_FALSE(data::parse_float(none));
   }
   for (const char* none : {"", "1.0", "x", "9223372036854775808", "1 2"}) {
