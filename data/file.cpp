@@ -21,6 +21,7 @@
 #include "lockstep/base/range.hpp"
 #include "lockstep/data/mapped_file.hpp"
 
+#include "lockstep/data/tfrecord.hpp"
 namespace lockstep::data {
 namespace {
 
@@ -166,13 +167,12 @@ namespace {
 constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
 
 /// True if the file begins with gzip's two magic bytes and its only method; the name does not
-/// matter. Two bytes alone may be the length of a TFRecord's first record.
+/// matter. They may also be the length of a TFRecord's first record, whose checksum follows.
 bool is_gzip(const RegularFile& file) {
   constexpr std::array<std::uint8_t, 3> deflate{0x1F, 0x8B, 8};
-  std::array<std::uint8_t, 3> begin{};
-  if (file.size() < begin.size()) return false;
-  file.read_at(0, begin);
-  return begin == deflate;
+  std::array<std::uint8_t, 12> begin{};
+  file.read_at(0, std::span(begin).first(std::min<std::size_t>(file.size(), begin.size())));
+  return std::equal(deflate.begin(), deflate.end(), begin.begin()) && !is_record_header(begin);
 }
 
 /// A gzip file of one or more members: verifies every member's CRC and length. Uses about 150 kB.

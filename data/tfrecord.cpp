@@ -353,6 +353,14 @@ bool matches(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> 
   return masked(crc32c(bytes)) == little_endian<std::uint32_t>(stored);
 }
 
+}  // namespace
+
+bool is_record_header(std::span<const std::uint8_t, header_bytes> bytes) noexcept {
+  return matches(bytes.first<8>(), bytes.subspan<8>());
+}
+
+namespace {
+
 [[noreturn]] void fail_at(const Content& content, std::uint64_t offset, std::uint64_t record,
                           const std::string& problem, const std::string& remedy) {
   throw DataError(content.place(offset) + ": record " + std::to_string(record) + ": " + problem,

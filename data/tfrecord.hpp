@@ -230,4 +230,7 @@ constexpr std::uint32_t masked(std::uint32_t crc) noexcept {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
+/// True if these bytes begin a record: its length, and the checksum of that. Local.
+bool is_record_header(std::span<const std::uint8_t, 12> bytes) noexcept;
+
 }  // namespace lockstep::data

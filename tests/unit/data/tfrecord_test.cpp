@@ -109,10 +109,13 @@ TEST_CASE("TFRecord is read by position, and counts what it reads", "[data]") {
   REQUIRE(source.bytes_read() == 0);
   REQUIRE(read(source, {9, 3, 4, 0}).labels == std::vector<std::int32_t>{9, 3, 4, 0});
   REQUIRE(source.bytes_read() == 4 * good(0).size());
-  Bytes pixels(35'000);
-  pixels.resize(pixels.size() + 0x8B1F - example(image(pixels) + label(1)).size());
-  const RecordFile like_gzip(record(example(image(pixels) + label(1))));  // which is its length
-  CHECK(TfRecordSource(like_gzip.path, {}).features() == pixels.size());
+  for (const std::size_t length : {0x8B1F, 0x88B1F}) {  // as gzip files begin
+    Bytes pixels(35'000);
+    pixels.resize(pixels.size() + length - example(image(pixels) + label(1)).size());
+    pixels.resize(pixels.size() + length - example(image(pixels) + label(1)).size());
+    const RecordFile like_gzip(record(example(image(pixels) + label(1))));
+    CHECK(TfRecordSource(like_gzip.path, {}).features() == pixels.size());
+  }
   TfRecordSource few(file.path, {.limit = 2, .divide_by = {}});
   REQUIRE(few.records() == 2);
 }
