@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <isa-l/igzip_lib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zip.h>
@@ -20,8 +21,8 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/range.hpp"
 #include "lockstep/data/mapped_file.hpp"
-
 #include "lockstep/data/tfrecord.hpp"
+
 namespace lockstep::data {
 namespace {
 
@@ -48,6 +49,18 @@ void hash_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks, Read read)
 
 }  // namespace
 
+namespace {
+
+/// Permits this process as many open files as its user may have. False if it does already.
+bool raise_limit_of_files() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+}  // namespace
+
 std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
   return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
          std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
@@ -58,12 +71,17 @@ std::string place(const std::filesystem::path& path, std::uint64_t offset) {
 }
 
 RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const auto open = [&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); };
+  descriptor_ = open();
+  if (descriptor_ < 0 && errno == EMFILE && raise_limit_of_files()) descriptor_ = open();
   if (descriptor_ < 0) {
     const int code = errno;
-    throw DataError(path_.string() + ": cannot be opened: " + system_reason(code),
-                    code == EACCES ? "make the file readable for the user who runs this"
-                                   : "check the path, and where its links lead");
+    throw DataError(
+        path_.string() + ": cannot be opened: " + system_reason(code),
+        code == EACCES ? "make the file readable for the user who runs this"
+        : code == EMFILE
+            ? "raise the limit of open files (`ulimit -Hn`), or give fewer and larger files"
+            : "check the path, and where its links lead");
   }
   struct stat status {};
   const int code = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
