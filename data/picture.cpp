@@ -77,12 +77,16 @@ PictureHeader read_png_header(const RegularFile& file) {
       big_endian(all.subspan<29, 4>()) != crc) {
     throw DataError(file.path().string() + ": the header of the PNG file is damaged", replace_it);
   }
+  const bool is_rgb = (bytes[25] & 2U) != 0;
+  const bool is_palette = (bytes[25] & 1U) != 0;
+  const bool has_alpha = (bytes[25] & 4U) != 0;
   const PictureHeader header = {
       {big_endian(all.subspan<20, 4>()), big_endian(all.subspan<16, 4>())},
-      (bytes[25] & 2U) != 0 ? std::size_t{3} : std::size_t{1}};
+      is_rgb ? std::size_t{3} : std::size_t{1}};
   check_size(file.path(), header.size);
-  // Deflate; and at least one bit a pixel.
-  check_length(file, header.size, 8 * max_inflated(file.size()));
+  const std::uint64_t values = (is_rgb && !is_palette ? 3U : 1U) + (has_alpha ? 1U : 0U);
+  const std::uint64_t bits = values * std::max<std::uint64_t>(bytes[24], 1);  // of a pixel
+  check_length(file, header.size, 8 * max_inflated(file.size()) / bits);
   return header;
 }
 

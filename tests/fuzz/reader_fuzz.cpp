@@ -16,6 +16,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/file.hpp"
+#include "lockstep/data/picture.hpp"
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
@@ -73,12 +74,7 @@ void read_pair_or_file(Format format, std::span<const std::uint8_t> bytes) {
   }
   const MemoryFile records(bytes.first(first));
   const MemoryFile labels(bytes.subspan(first));
-  ReadOptions options;
-  if (format == Format::picture) {
-    options.needs_labels = false;
-    options.pictures.size = ImageSize{8, 8};
-  }
-  const auto source = open_files(format, {records.path(), labels.path()}, options);
+  const auto source = open_files(format, {records.path(), labels.path()}, {});
   constexpr std::uint64_t max = 256;
   const auto count = static_cast<std::size_t>(std::min(source->records(), max));
   std::vector<std::uint64_t> ids(count);
@@ -92,6 +88,14 @@ void read_pair_or_file(Format format, std::span<const std::uint8_t> bytes) {
   for (const std::int32_t label : classes) {
     if (label < 0 || label >= 10) std::abort();
   }
+}
+
+void read_picture(std::span<const std::uint8_t> bytes) {
+  const MemoryFile file(bytes);
+  const ImageSize size{8, 8};
+  constexpr std::size_t channels = 3;
+  std::vector<std::uint8_t> x(size.rows * size.columns * channels);
+  PictureReader().read(file.path(), size, channels, x);
 }
 
 void read_gzip(std::span<const std::uint8_t> bytes) {
@@ -110,7 +114,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::span bytes(data, size);
   try {
     const auto format = lockstep::data::format_named(FUZZ_FORMAT);
-    if (format) {
+    if (format == lockstep::data::Format::picture) {
+      lockstep::data::read_picture(bytes);
+    } else if (format) {
       lockstep::data::read_pair_or_file(*format, bytes);
     } else {
       lockstep::data::read_gzip(bytes);
