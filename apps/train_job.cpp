@@ -49,10 +49,11 @@ void warn_of_numbers(const data::Source& train) {
   };
   if (train.records() < few * table->classes.size() &&
       std::all_of(table->classes.begin(), table->classes.end(), is_number)) {
-    launching::print_warning(
-        fmt::format("the labels are whole numbers, and {} records have {} of them as classes: "
-                    "`--task regression` predicts them as numbers",
-                    grouped(train.records()), grouped(table->classes.size())));
+    launching::print_warning(fmt::format(
+        "the labels are whole numbers, and {} have {}: "
+        "`--task regression` predicts them as numbers",
+        counted(train.records(), "record"),
+        table->classes.size() == 1 ? "1 class" : grouped(table->classes.size()) + " classes"));
   }
 }
 

@@ -177,7 +177,7 @@ void CsvSource::assign_roles(bool needs_labels) {
   is_plain_ = labels.size() == 1 && !has_weight;
   if (has_weight) assign_weight(place);
   if (schema_ != nullptr) return assign_columns(place);
-  if (names.size() == 1)
+  if (names.size() == 1 && label_column_ == 0)
     throw DataError(place + ": the header names no column besides " + in_quotes(names.front()),
                     mend_line);
   std::size_t feature = 0;

@@ -170,15 +170,17 @@ class SchemaFinder {
   struct Use {
     Found* found;
     FoundLabels* labels;  // null: it is not to predict
-    bool is_weight;
-    bool is_named;  // of words, as asked
+    bool is_skipped;      // weights, which are checked where records are read; or ignored
+    bool is_named;        // of words, as asked
   };
 
   std::vector<Use> uses_of_columns() {
     std::vector<Use> uses;
     for (const std::size_t column : order_) {
-      uses.push_back({&found_[column], nullptr, is_weight(column),
-                      contains(options_.categories, names_[column])});
+      const std::string& name = names_[column];
+      uses.push_back({&found_[column], nullptr,
+                      is_weight(column) || contains(options_.ignored, name),
+                      contains(options_.categories, name)});
       for (FoundLabels& labels : labels_) {
         if (labels.column == column) uses.back().labels = &labels;
       }
@@ -211,7 +213,7 @@ class SchemaFinder {
     if (at != row.size() + 1) return false;
     if (labels != nullptr) add_label(*labels, row.substr(label_at, label_end - label_at), place);
     for (const Use& use : uses) {
-      if (use.labels == nullptr && !use.is_weight) ++use.found->numbers;
+      if (use.labels == nullptr && !use.is_skipped) ++use.found->numbers;
     }
     ++records_;
     return true;
@@ -234,8 +236,7 @@ class SchemaFinder {
         if (at >= uses.size()) return;
         const Use& use = uses[at];
         if (use.labels != nullptr) return add_label(*use.labels, text, place);
-        if (use.is_weight) return;  // checked where records are read
-        add(use, text, place);
+        if (!use.is_skipped) add(use, text, place);
       };
       const std::size_t fields = split_csv(row, separator, scratch, take, fail);
       if (fields != order_.size()) {
@@ -314,6 +315,7 @@ class SchemaFinder {
     };
     if (has_labels(name)) refuse(", which has the labels");
     if (contains(options_.ignored, name)) refuse(", which `ignore_columns` leaves out");
+    if (contains(options_.categories, name)) refuse(", which `category_columns` takes as words");
   }
 
   [[noreturn]] void refuse_header() const {
@@ -493,10 +495,12 @@ class SchemaFinder {
                           "leave `classes` out");
       }
       if (!are_whole || labels.least < 0 || labels.greatest >= *classes_) {
-        throw DataError((are_whole ? labels.place_of_greatest : place_) + in_column(labels) +
+        const bool is_above = are_whole && labels.greatest >= *classes_;
+        throw DataError((is_above ? labels.place_of_greatest : place_) + in_column(labels) +
                             (are_whole ? "labels go from " + std::to_string(labels.least) + " to " +
                                              std::to_string(labels.greatest)
-                                       : "labels are words") +
+                             : labels.word.empty() ? "not all labels are whole numbers"
+                                                   : "labels are words") +
                             ", but are to be in [0, " + std::to_string(*classes_) + ")",
                         "leave `classes` out: it is found from the labels");
       }

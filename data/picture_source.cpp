@@ -49,7 +49,9 @@ void walk(const fs::path& folder, Take take) {
   std::error_code error;
   fs::recursive_directory_iterator at(folder, fs::directory_options::follow_directory_symlink,
                                       error);
+  fs::path last = folder;  // whose listing an error is of
   for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+    last = at->path();
     if (is_hidden(at->path())) {
       at.disable_recursion_pending();
       continue;
@@ -57,7 +59,7 @@ void walk(const fs::path& folder, Take take) {
     require_no_loop(folder, *at);
     if (!take(*at)) return;
   }
-  if (error) fail_to_list(folder, error);
+  if (error) fail_to_list(last, error);
 }
 
 /// The names of the folders in `folder` that are not hidden, in byte order.
@@ -150,6 +152,7 @@ std::optional<std::pair<fs::path, fs::path>> find_picture_folders(const fs::path
 }
 
 bool names_pictures(const fs::path& table, const TableOptions& options) {
+  if (options.label_columns.empty()) return false;  // reported for a table
   try {
     CsvTexts rows(table, options.has_header, options.separator);
     const auto& names = rows.names();

@@ -344,6 +344,9 @@ class Tables(command.CommandTest):
                  ["flowers.csv:1: columns 3 and 4 are both named 'boden'", "rename one"]),
                 (text_of(flowers()), "--missing error", 65, ["flowers.csv:9: column 'höhe': ''"]),
                 (text_of(flowers()), "--classes 3", 65, ["labels are words", "leave --classes out"]),
+                (text_of(flowers()), "--label-column none", 2, ["--label-column names no column"]),
+                (text_of(flowers()), "--weight-column höhe --category-columns höhe", 2,
+                 ["--weight-column names the column 'höhe'", "--category-columns"]),
                 (text_of(flowers()), "--divide-by 2 --standardize true", 2, ["--divide-by"]),
                 (text_of(flowers()), "--image-size 16", 2, ["--image-size 16", "is not a folder of pictures"]),
                 (text_of(flowers()), "--format idx", 2, ["--format"])):
@@ -377,7 +380,7 @@ class Tables(command.CommandTest):
         self.assertEqual({row["label"].isdigit() for row in self.predict(made, many)}, {True})
         prices = self.write("label,x\n" + "".join(f"{i % 100 * 1000},{i}\n" for i in range(400)))
         result = self.succeed("train --data", prices, "--test-split 0.2 --layers 4 --dry-run")
-        self.assert_says(result.err, ["320 records have 100 of them as classes", "`--task regression`"], result)
+        self.assert_says(result.err, ["320 records have 100 classes", "`--task regression`"], result)
 
     def test_from_a_pipe_to_a_pipe(self):
         made, data = self.trained()
