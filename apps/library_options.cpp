@@ -429,54 +429,24 @@ train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<fl
   return options;
 }
 
-namespace {
-
-/// Throws ConfigError for a number that the optimizer or the schedule does not use.
-void require_used_by(optim::OptimizerKind kind, optim::ScheduleKind schedule,
-                     const RunConfig& config) {
-  using optim::OptimizerKind;
-  using optim::ScheduleKind;
-  const RunConfig defaults;
-  const bool is_adaptive =
-      kind == OptimizerKind::adam || kind == OptimizerKind::adamw || kind == OptimizerKind::lamb;
-  const bool has_end = schedule == ScheduleKind::linear || schedule == ScheduleKind::cosine;
-  const bool decays = schedule == ScheduleKind::step || schedule == ScheduleKind::exponential;
-  const auto require = [](bool is_used, bool is_given, const char* name, const std::string& where,
-                          const char* users) {
-    if (is_used || !is_given) return;
-    throw ConfigError(std::string("`") + name + "` with `" + where + "`, which does not use it",
-                      std::string("leave it out, or use ") + users);
-  };
-  const std::string optimizer = "optimizer=" + config.optimizer;
-  const char* const adaptive = "adam, adamw or lamb";
-  require(is_adaptive, config.beta1 != defaults.beta1, "beta1", optimizer, adaptive);
-  require(is_adaptive, config.beta2 != defaults.beta2, "beta2", optimizer, adaptive);
-  require(is_adaptive, config.epsilon != defaults.epsilon, "epsilon", optimizer, adaptive);
-  require(kind == OptimizerKind::lars, config.trust != defaults.trust, "trust", optimizer, "lars");
-  const std::string of_schedule = "schedule=" + config.schedule;
-  const char* const steps = "step or exponential";
-  require(has_end, config.final_rate != defaults.final_rate, "final_rate", of_schedule,
-          "linear or cosine");
-  require(decays, config.decay != defaults.decay, "decay", of_schedule, steps);
-  require(decays, config.decay_every != defaults.decay_every, "decay_every", of_schedule, steps);
-}
-
-}  // namespace
-
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {
   const std::uint64_t each = plan.steps();
   const auto kind = *optim::optimizer_named(config.optimizer);
-  require_used_by(kind, *optim::schedule_named(config.schedule), config);
+  const auto schedule = *optim::schedule_named(config.schedule);
+  const bool has_decay_every = config.decay_every != RunConfig().decay_every ||
+                               schedule == optim::ScheduleKind::step ||
+                               schedule == optim::ScheduleKind::exponential;
   const bool decays = kind == optim::OptimizerKind::adamw || kind == optim::OptimizerKind::lamb;
   optim::OptimizerOptions options = {
       .kind = kind,
       .learning_rate = static_cast<double>(config.learning_rate),
-      .schedule = {.kind = *optim::schedule_named(config.schedule),
+      .schedule = {.kind = schedule,
                    .warmup = steps_in(config.warmup, each),
                    .steps = train::total_steps(config.epochs, config.steps, plan),
                    .last = config.final_rate,
                    .decay = config.decay,
-                   .every = steps_in(config.decay_every, each)},
+                   .every = has_decay_every ? steps_in(config.decay_every, each)
+                                            : optim::Schedule().every},
       .beta1 = config.beta1,
       .beta2 = config.beta2,
       .epsilon = config.epsilon,

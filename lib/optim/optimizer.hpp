@@ -47,8 +47,14 @@ struct Schedule {
 };
 
 /// Throws ConfigError for a schedule that cannot be followed: of linear and cosine, no steps after
-/// the warm-up; of all, `last` outside [0, 1], `decay` outside (0, 1], or `every` 0.
+/// the warm-up; of all, `last` outside [0, 1], `decay` outside (0, 1], `every` 0, or one of
+/// them that this kind does not use and that is not the default.
 void require_valid(const Schedule& schedule);
+
+/// Throws ConfigError for the option `name` of `where` ("optimizer=sgd") unless it is used or has
+/// its default. `users`: "adam, adamw or lamb".
+void require_used(const char* name, bool is_used, bool is_default, const std::string& where,
+                  const char* users);
 
 enum class OptimizerKind { sgd, adam, adamw, lars, lamb };
 
@@ -77,7 +83,8 @@ struct OptimizerOptions {
   bool operator==(const OptimizerOptions&) const = default;
 };
 
-/// Throws ConfigError for numbers out of range, and for options that this kind does not have.
+/// Throws ConfigError for numbers out of range, and for options that this kind does not use and
+/// that are not the default.
 void require_valid(const OptimizerOptions& options);
 
 /// True if an update needs norms over all weights, or of each tensor.
@@ -193,10 +200,10 @@ class UpdatePasses;  // internal: the passes of an update
 ///
 /// Gradients and moments below min_gradient, min_first_moment and min_second_moment become zero.
 /// Factors are computed in double, with b1^t and b2^t of OptimizerScalars, and rounded once; then
-/// every operation is rounded to float32, in one order, without contraction. Norms are exact sums
-/// of squares, in integers, rounded once. So an update depends neither on the vector width, nor
-/// on the division of the block among ranks and threads, nor on how tensors are cut. Passes run on
-/// the rank's threads, sums of squares on one.
+/// every operation is rounded to float32, in one order, without contraction. Norms are of exact
+/// sums of squares, in integers (numerics/exact_squares.hpp says how their value is rounded). So an
+/// update depends neither on the vector width, nor on the division of the block among ranks and
+/// threads, nor on how tensors are cut. Passes run on the rank's threads, sums of squares on one.
 /// Source   Sutskever et al. 2013 (momentum, in PyTorch's form); Kingma & Ba 2015, alg. 1,
 ///          arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101; You et al. 2017 (LARS),
 ///          arXiv:1708.03888; You et al. 2020 (LAMB), alg. 2, arXiv:1904.00962.
@@ -215,7 +222,7 @@ class Optimizer final : public OptimizerState {
   /// Returns false if a gradient is not finite or its square exceeds float32 (beyond 1.8e19), or if
   /// an updated weight, a norm or a tensor's rate is not finite.
   /// Errors   throws std::invalid_argument if the ranges do not have the constructor's length, or
-  ///          are not in the block.
+  ///          are not in the block, or if `weight` is not above 0.
   /// Ranks    local, but where needs_norms(): then collective over the ranks of `sums`.
   bool update(std::span<float> values, std::span<const GradientSums> gradients, double weight,
               std::uint64_t step, const RankSums& sums);

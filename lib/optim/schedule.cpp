@@ -83,6 +83,13 @@ double Schedule::factor(std::uint64_t step) const noexcept {
   return 1;
 }
 
+void require_used(const char* name, bool is_used, bool is_default, const std::string& where,
+                  const char* users) {
+  if (is_used || is_default) return;
+  throw ConfigError(std::string("`") + name + "` with `" + where + "`, which does not use it",
+                    std::string("leave it out, or use ") + users);
+}
+
 void require_valid(const Schedule& schedule) {
   const auto refuse = [&](const std::string& problem, const std::string& remedy) {
     throw ConfigError(std::string("`schedule=") + name_of(schedule.kind) + "`: " + problem, remedy);
@@ -101,6 +108,14 @@ void require_valid(const Schedule& schedule) {
     refuse("a decay by " + shortest(schedule.decay), "give `decay` above 0, at most 1");
   }
   if (schedule.every == 0) refuse("a decay every 0 steps", "give `decay_every` of at least 1");
+  const Schedule defaults;
+  const std::string where = std::string("schedule=") + name_of(schedule.kind);
+  const bool decays =
+      schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::exponential;
+  require_used("final_rate", ends, schedule.last == defaults.last, where, "linear or cosine");
+  require_used("decay", decays, schedule.decay == defaults.decay, where, "step or exponential");
+  require_used("decay_every", decays, schedule.every == defaults.every, where,
+               "step or exponential");
 }
 
 }  // namespace lockstep::optim
