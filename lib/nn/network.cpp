@@ -181,6 +181,17 @@ void Network<Real>::loss(Range rows, const Targets& targets, bool training) {
 }
 
 template <class Real>
+void Network<Real>::set_loss(const Loss<Real>& loss) {
+  require_own_name(loss);
+  if (!class_weights_.empty() && loss.target() != TargetKind::label) {
+    throw ConfigError(
+        std::string("`class_weights` with the loss ") + loss.name() + ", which takes no labels",
+        "leave them out, or use a loss of classes");
+  }
+  loss_ = &loss;
+}
+
+template <class Real>
 void Network<Real>::set_class_weights(std::span<const float> weights) {
   if (!weights.empty() &&
       (weights.size() != shape_.classes || loss_->target() != TargetKind::label)) {

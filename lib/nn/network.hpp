@@ -87,11 +87,9 @@ class Network {
   bool sums_over_batch() const noexcept;
 
   /// Sets the loss function; it must outlive its use. Call it before a step is created. The default
-  /// is softmax cross-entropy. Throws what require_own_name() throws.
-  void set_loss(const Loss<Real>& loss) {
-    require_own_name(loss);
-    loss_ = &loss;
-  }
+  /// is softmax cross-entropy. Throws what require_own_name() throws, and ConfigError if the
+  /// network has class weights and the loss takes no labels.
+  void set_loss(const Loss<Real>& loss);
   void set_loss(const Loss<Real>&&) = delete;  ///< no temporaries
   const Loss<Real>& loss_function() const noexcept { return *loss_; }
 

@@ -7,6 +7,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/nn/custom_layer.hpp"
+#include "lockstep/nn/layer.hpp"
 
 namespace lockstep::nn {
 
@@ -212,9 +213,10 @@ NetworkShape::NetworkShape(const FeatureShape& from, std::vector<LayerSpec> hidd
 }
 
 bool NetworkShape::is_mlp() const {
-  const bool has_frozen = std::any_of(layers.begin(), layers.end(),
-                                      [](const LayerSpec& layer) { return layer.frozen; });
-  return !input.image && !has_frozen && !layers.empty() &&
+  const bool says_more = std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
+    return layer.frozen || !layer.name.empty();
+  });
+  return !input.image && !says_more && !layers.empty() &&
          is_dense(layers.back(), Activation::identity) &&
          std::all_of(layers.begin(), layers.end() - 1,
                      [](const LayerSpec& layer) { return is_dense(layer, Activation::relu); });
@@ -279,6 +281,20 @@ double NetworkShape::row_values() const {
     if (uses[i + 1] > 1) shared = std::max(shared, all[i].output.size());
   }
   return values + static_cast<double>(shared);
+}
+
+double NetworkShape::window_values(std::size_t rows, std::size_t leaf) const {
+  const auto all = sizes();
+  double most = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto* const spec = std::get_if<Convolution>(&layers[i].function);
+    if (spec == nullptr || layers[i].frozen) continue;
+    const std::size_t each =
+        all[i].output.positions() * spec->kernel * spec->kernel * all[i].inputs[0].channels;
+    const std::size_t together = std::min(rows, piece_rows(leaf, each));
+    most = std::max(most, static_cast<double>(together) * static_cast<double>(each));
+  }
+  return most;
 }
 
 double NetworkShape::exchanged_values() const {

@@ -368,6 +368,10 @@ struct NetworkShape {
   double weights() const;
   std::size_t parameters() const { return static_cast<std::size_t>(weights()); }
 
+  /// Elements of the windows of a convolution that dW needs in memory together, of the convolution
+  /// that needs most, for `rows` rows in leaves of `leaf`. 0 without one.
+  double window_values(std::size_t rows, std::size_t leaf) const;
+
   /// Number of weights that training changes by their gradients: see trained_weights_of().
   double trained_weights() const;
 

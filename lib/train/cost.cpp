@@ -40,7 +40,8 @@ double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (!is_flatten(shape.layers[i])) values += values_of(sizes[i]);
   }
-  const double others = rows_on_host * (shape.row_values() - values) +
+  const double windows = leaf > 0 ? shape.window_values(rows, leaf) : 0;
+  const double others = rows_on_host * (shape.row_values() - values) + windows +
                         read_rows * static_cast<double>(shape.features);
   return std::accumulate(of_layers.begin(), of_layers.end(), sizeof(float) * others);
 }
@@ -103,6 +104,7 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
     buffers.rows = std::max(buffers.rows, piece);
   }
   buffers.rows_on_host = on_device ? 0 : static_cast<double>(buffers.rows);
+  buffers.leaf = plan.leaf(0);
   const auto ranks = static_cast<double>(plan.options().ranks);
   const auto moments = static_cast<double>(optim::moment_names(options.optimizer).size());
   buffers.blocks += moments / (canonical ? ranks : 1);

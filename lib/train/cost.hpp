@@ -21,6 +21,7 @@ struct ReplicaBuffers {
   double rows_on_host = 0;                  ///< `rows`; 0 with a device
   double blocks = 2;     ///< as long as the weights: these, gradients; moments and sums of training
   double read_rows = 0;  ///< of features, read ahead
+  std::size_t leaf = 0;  ///< rows that are summed together; 0: without training
 
   /// Bytes for each layer: its blocks, or a rank's part of them where `model_ranks` ranks share it
   /// (shardings_of(), whose errors it throws), and its outputs and their gradients, as if these

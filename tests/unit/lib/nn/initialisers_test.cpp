@@ -68,4 +68,8 @@ TEST_CASE("every value can be computed without those before it", "[nn]") {
   stateless_uniform({1, 2}, -1.0F, 1.0F, few);
   stateless_uniform({1, 2}, -1.0F, 1.0F, many);
   CHECK(std::equal(few.begin(), few.end(), many.begin()));
+  for (const std::size_t first : {1, 4, 1234, 4995}) {
+    stateless_uniform({1, 2}, -1.0F, 1.0F, few, first);
+    CHECK(std::equal(few.begin(), few.end(), many.begin() + static_cast<std::ptrdiff_t>(first)));
+  }
 }

@@ -189,6 +189,7 @@ std::vector<double> losses_of_steps(const std::string& case_name, Products<Real>
   network.set_loss(*built_in_loss<Real>(name));
   if (case_name.find("class weights") != std::string::npos) {
     network.set_class_weights(std::vector<float>{0.5F, 2, 1.25F});
+    CHECK_THROWS_AS(network.set_loss(*built_in_loss<Real>(regression_loss)), ConfigError);
   }
   auto& block = network.parameters();
   for (std::size_t t = 0; t < block.tensors().size(); ++t) {

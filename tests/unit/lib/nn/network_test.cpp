@@ -279,6 +279,16 @@ TEST_CASE("a graph is described with its names", "[nn][graph]") {
         "6x5x2, conv 2@3x3 as a, conv 2@3x3 as b of input, add of a, b, global-pool max, dense 3");
   CHECK(shape.layer_text(0) == "layer 1 (conv 2@3x3) 'a'");
   CHECK_FALSE(shape.is_mlp());
+  NetworkShape named(4, {5}, 3);
+  CHECK(named.is_mlp());
+  named.layers[0].name = "a";
+  CHECK_FALSE(named.is_mlp());  // its widths do not say the name
+  // Windows of 3x3 pixels of 4 channels at 30 positions, of up to 242 images together.
+  CHECK(residual_network().window_values(8, 1) == 8 * 30 * 9 * 4);
+  // Nodes of the tree: of 128 images there, and of 512 with 6 channels at 9 positions.
+  CHECK(residual_network().window_values(1000, 1) == 512 * 9 * 9 * 6);
+  CHECK(residual_network().window_values(1000, 500) == 500 * 30 * 9 * 4);
+  CHECK(NetworkShape(4, {5}, 3).window_values(1000, 1) == 0);
   // Values, outputs and their gradients, and the largest output that is taken twice.
   CHECK(residual_network().row_values() == 60 + 2 * (7 * 30 * 4 + 7 * 9 * 6 + 6 + 3) + 30 * 4);
 }
