@@ -123,10 +123,11 @@ Pipeline Pipeline::shard(std::uint64_t count, std::uint64_t index) const {
 }
 
 Pipeline Pipeline::shuffle(std::uint64_t seed) const {
-  const auto all = open_({})->size();
+  const auto all = opener()({})->size();
   if (!all || *all == endless) {
-    throw ConfigError("shuffle of a data set whose end is not known",
-                      "give the number of elements to draw from: shuffle(seed, places)");
+    throw ConfigError("shuffle of a data set whose end is not known, or behind prefetch",
+                      "give the number of elements to draw from: shuffle(seed, places); or put "
+                      "prefetch last");
   }
   Pipeline shuffled({[open = opener(), seed](const Pass& pass) {
                        const std::uint64_t own = data::worker_seed(seed, pass.worker);

@@ -27,6 +27,7 @@ using pieces::WhyNoPlan;
 struct StreamLengths {
   std::uint64_t longest = 0;  ///< possibly `endless`
   bool some_empty = false;    ///< a rank has no element, another has
+  bool equal = true;
 };
 
 /// nullopt if any rank's count is unknown. Collective.
@@ -42,6 +43,7 @@ std::optional<StreamLengths> agree_on_lengths(comm::Communicator& comm,
   for (std::size_t i = 0; i < all.size(); i += 2) {
     if (all[i] == 0) return std::nullopt;
     lengths.longest = std::max(lengths.longest, all[i + 1]);
+    lengths.equal = lengths.equal && all[i + 1] == all[1];
     some_empty = some_empty || all[i + 1] == 0;
   }
   lengths.some_empty = some_empty && lengths.longest > 0;
@@ -408,8 +410,9 @@ namespace {
 /// The examples of every batch of a worker's own data set, if they are equal.
 std::optional<std::size_t> own_rows(const DatasetFacts& facts,
                                     std::optional<std::uint64_t> examples) {
+  if (facts.batch_size == 0) return std::nullopt;
   const bool full = examples && (*examples == endless || *examples % facts.batch_size == 0);
-  if (facts.batch_size == 0 || !(full || facts.drop_remainder)) return std::nullopt;
+  if (!full && !facts.drop_remainder) return std::nullopt;
   return static_cast<std::size_t>(facts.batch_size);
 }
 
@@ -462,7 +465,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
       },
       .rule = {.ending = lengths ? Ending::counted : Ending::asked,
                .count = lengths ? lengths->longest : 0,
-               .rows = own_rows(facts, examples),
+               .rows = lengths && lengths->equal ? own_rows(facts, examples) : std::nullopt,
                .in_plan = plan ? plan->steps() : 0,
                .some_empty = lengths && lengths->some_empty},
       .plan = plan,

@@ -29,6 +29,16 @@ Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
   return {std::move(shape), std::move(values)};
 }
 
+void require_one_mesh(const std::string& operation, Mesh& a, Mesh& b) {
+  const auto text = [](Mesh& mesh) {
+    return to_text(mesh.shape()) + " of ranks " + joined(mesh.communicator().world_ranks());
+  };
+  if (&a == &b || text(a) == text(b)) return;
+  collective::refuse(
+      operation + ": tensors on different meshes: [" + text(a) + "] and [" + text(b) + "]",
+      "put both on one mesh");
+}
+
 namespace {
 
 // A rank's coordinates along the mesh dimensions whose ranks hold different pieces.
@@ -359,12 +369,12 @@ std::string seed_text(nn::SeedPair seed) {
   return "seed " + std::to_string(seed.first) + ", " + std::to_string(seed.second);
 }
 
-// The value in this layout, with a piece of its own: tapes tell tensors apart by their pieces, so
-// two variables must not share one.
+// The value in this layout on this mesh, with a piece of its own: tapes tell tensors apart by their
+// pieces, so two variables must not share one.
 template <Differentiable T>
-DTensor<T> own_copy(const DTensor<T>& value, const Layout& layout) {
+DTensor<T> own_copy(const DTensor<T>& value, Mesh& mesh, const Layout& layout) {
   const auto moved = value.relayout(layout);
-  return sharding::Maker::make(moved.mesh(), layout, moved.shape(), Tensor<T>(moved.unpack()));
+  return sharding::Maker::make(mesh, layout, moved.shape(), Tensor<T>(moved.unpack()));
 }
 
 template <Differentiable T>
@@ -379,13 +389,14 @@ void require_shape(const DVariable<T>& variable, const DTensor<T>& value) {
 
 template <Differentiable T>
 DVariable<T>::DVariable(std::string name, const DTensor<T>& value)
-    : DTensor<T>(own_copy(value, value.layout().summed())), name_(std::move(name)) {}
+    : DTensor<T>(own_copy(value, value.mesh(), value.layout().summed())), name_(std::move(name)) {}
 
 template <Differentiable T>
 void DVariable<T>::assign(const DTensor<T>& value) {
   const sharding::RecordingPause pause;
   require_shape(*this, value);
-  static_cast<DTensor<T>&>(*this) = own_copy(value, this->layout());
+  sharding::require_one_mesh("assign", this->mesh(), value.mesh());
+  static_cast<DTensor<T>&>(*this) = own_copy(value, this->mesh(), this->layout());
 }
 
 template <Differentiable T>

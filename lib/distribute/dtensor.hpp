@@ -119,6 +119,10 @@ struct Maker {
   }
 };
 
+/// Throws comm::AgreedError (2) unless both are one mesh: of the same shape and ranks. Local; the
+/// same on every rank.
+void require_one_mesh(const std::string& operation, Mesh& a, Mesh& b);
+
 }  // namespace sharding
 
 /// A tensor from its pieces: each rank passes its own piece; no values are sent.

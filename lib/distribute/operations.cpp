@@ -101,20 +101,10 @@ DTensor<T> repeated(const DTensor<T>& like, const Tensor<T>& piece) {
       zip(piece, zero, like.unpack().shape(), [](const T& value, const T&) { return value; }));
 }
 
-void require_one_mesh(const std::string& operation, Mesh& a, Mesh& b) {
-  const auto text = [](Mesh& mesh) {
-    return to_text(mesh.shape()) + " of ranks " + joined(mesh.communicator().world_ranks());
-  };
-  if (&a == &b || text(a) == text(b)) return;
-  collective::refuse(
-      operation + ": tensors on different meshes: [" + text(a) + "] and [" + text(b) + "]",
-      "put both on one mesh");
-}
-
 // The product, with partial sums over a cut axis. Collective.
 template <MeshNumber T>
 DTensor<T> product_addends(const DTensor<T>& a, const DTensor<T>& b) {
-  require_one_mesh("matmul", a.mesh(), b.mesh());
+  sharding::require_one_mesh("matmul", a.mesh(), b.mesh());
   const auto plan = matmul_plan(a.layout(), a.shape(), b.layout(), b.shape());
   const auto left = a.relayout(plan.a);
   const auto right = b.relayout(plan.b);
@@ -266,7 +256,7 @@ std::vector<std::size_t> broadcast_strides(const Shape& operand, const Shape& re
 
 template <MeshNumber T>
 Operands<T> operands_of(const char* operation, const DTensor<T>& a, const DTensor<T>& b) {
-  require_one_mesh(operation, a.mesh(), b.mesh());
+  sharding::require_one_mesh(operation, a.mesh(), b.mesh());
   const auto plan = elementwise_plan(operation, a.layout(), a.shape(), b.layout(), b.shape());
   return {a.relayout(plan.a), b.relayout(plan.b), plan.result, plan.shape};
 }

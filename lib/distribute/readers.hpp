@@ -219,7 +219,9 @@ class Repeated final : public Reader {
   std::optional<std::uint64_t> size() const override {
     const auto once = now_->size();
     if (!once || *once == endless || *once == 0) return once;
-    return times_ == 0 ? endless : *once * times_;
+    std::uint64_t all = 0;
+    const bool fits = times_ != 0 && !__builtin_mul_overflow(*once, times_, &all);
+    return fits ? all : endless;
   }
 
   Item at(std::uint64_t index) override {
@@ -521,7 +523,8 @@ class Concatenated final : public Reader {
     const auto first = first_->size();
     const auto second = second_->size();
     if (!first || !second) return std::nullopt;
-    return *first == endless || *second == endless ? endless : *first + *second;
+    std::uint64_t all = 0;
+    return __builtin_add_overflow(*first, *second, &all) ? endless : all;
   }
   Item at(std::uint64_t index) override {
     const std::uint64_t before = *first_->size();

@@ -87,6 +87,7 @@ DTensor<T> softmax_cross_entropy(const DTensor<T>& logits, const DTensor<std::in
                            " and labels of shape " + to_text(labels.shape()),
                        "give logits [m, c] and labels [m]");
   }
+  sharding::require_one_mesh("softmax_cross_entropy", logits.mesh(), labels.mesh());
   const auto z = with_whole_rows("softmax_cross_entropy", logits);
   const auto rows = z.layout().without_axis(1);
   const auto targets = labels.relayout(rows);

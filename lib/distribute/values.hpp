@@ -188,7 +188,7 @@ Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& m
   Tensor<Wide<T>> sums;
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(comm.size()));
   comm::together(comm, [&] {
-    if (axis > 0 && mine.shape() == Tensor<T>().shape()) return;  // without examples
+    if (wanted != 0 && mine.shape() == Tensor<T>().shape()) return;  // without examples
     sums = sum_along(mine, axis);
     if (mine.values().empty()) return;
     counts[static_cast<std::size_t>(comm.rank())] = view_axis(mine.shape(), axis).length;

@@ -102,6 +102,9 @@ TEST_CASE("a stated number of elements hides no random access", "[distribute]") 
   const auto stated = range_dataset(10).assert_cardinality(10);
   CHECK(by_position(stated) == all_of(range_dataset(10)));
   CHECK(all_of(stated.shuffle(1)) == all_of(range_dataset(10).shuffle(1)));
+  CHECK_THROWS_AS(range_dataset(10).prefetch(2).shuffle(1), ConfigError);  // it has no positions
+  CHECK(range_dataset(24).repeat(1ULL << 62).pipeline().open({})->size() ==
+        range_dataset(24).repeat().pipeline().open({})->size());
   const auto wrong = range_dataset(10).assert_cardinality(9);
   CHECK_FALSE(wrong.pipeline().open({})->size());
   CHECK_THROWS_AS(all_of(wrong), DataError);

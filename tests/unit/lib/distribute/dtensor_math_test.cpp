@@ -413,6 +413,18 @@ TEST_CASE("operations that cannot be are refused alike", "[mesh]") {
       }),
       StartsWith("2: add: tensors on different meshes: [x=2 of ranks 0, 1] and [y=2 of ranks "
                  "0, 1]"));
+  CHECK_THAT(refusal([](Mesh& mesh, const Matrix& a) {
+               Mesh other(mesh.communicator(), {{"y", 2}});
+               softmax_cross_entropy(
+                   a, copy_to_mesh(other, Tensor<std::int32_t>{1, 2}, Layout(other, {none})));
+             }),
+             StartsWith("2: softmax_cross_entropy: tensors on different meshes"));
+  CHECK_THAT(refusal([](Mesh& mesh, const Matrix& a) {
+               Mesh other(mesh.communicator(), {{"y", 2}});
+               DVariable w("w", a);
+               w.assign(copy_to_mesh(other, counting<float>({2, 3}), Layout(other, {none, none})));
+             }),
+             StartsWith("2: assign: tensors on different meshes"));
   const auto of_other_ranks = test::refusal(4, [](comm::Communicator& comm) {
     const auto pair_of = [&](int color) { return comm.split(color); };
     const auto neighbours = pair_of(comm.rank() / 2);
