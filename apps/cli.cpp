@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cxxopts.hpp>
 #include <exception>
+#include <filesystem>
 #include <optional>
 
 #include "apps/flag_names.hpp"
 #include "apps/run_file.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
@@ -34,7 +36,10 @@ cxxopts::Options options_of(const Syntax& syntax) {
   const RunConfig defaults;
   for (const auto& setting : settings()) {
     if (!syntax.takes(setting.name)) continue;
-    const std::string help = syntax.help_of(setting) + " [" + flag_value(setting, defaults) + "]";
+    const auto other = syntax.other_default.find(setting.name);
+    const std::string otherwise =
+        other == syntax.other_default.end() ? flag_value(setting, defaults) : other->second;
+    const std::string help = syntax.help_of(setting) + " [" + otherwise + "]";
     options.add_options(setting.group)(setting.name, help, value_of(setting), setting.argument);
   }
   if (!syntax.settings.empty()) {
@@ -178,6 +183,27 @@ std::pair<std::string, std::string> key_and_value(const std::string& place,
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
+std::string run_dir_in(const std::vector<std::string>& command) {
+  const std::string flag = "--run-dir";
+  std::string found;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == flag && i + 1 < command.size()) found = command[i + 1];
+    if (command[i].starts_with(flag + "=")) found = command[i].substr(flag.size() + 1);
+  }
+  return found;
+}
+
+void record_exit_code(const std::string& run, int code) {
+  if (run.empty() || run == "auto") return;
+  const auto flight = std::filesystem::path(run) / "flight";
+  try {
+    make_folder(flight);
+    write_file(flight / launching::exit_code_name, std::to_string(code) + '\n');
+  } catch (const OutputError& error) {
+    if (code == 0) launching::print(error);  // else the error that ends the job is reported
+  }
+}
+
 RunConfig config_over(const RunConfig& base, const Arguments& arguments) {
   RunConfig config = base;
   if (!arguments.run_file_text.empty()) {
@@ -315,6 +341,20 @@ int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,
 
 namespace {
 
+/// Runs `body`. An error that ends the whole job is recorded where the launcher does not return its
+/// exit code. Collective.
+void recording_errors(const std::vector<std::string>& words, const comm::Communicator& comm,
+                      const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const comm::AgreedError& error) {
+    if (comm.rank() == 0 && comm::launcher_recovers()) {
+      record_exit_code(run_dir_in(words), launching::exit_code(error));
+    }
+    throw;
+  }
+}
+
 /// The time for MPI to start: that of the start of training, as far as the flags say; the run file
 /// is not read yet.
 double start_seconds(const Arguments& arguments) {
@@ -346,20 +386,22 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
     return launching::run_over_mpi(
         launch,
         [&](comm::MpiCommunicator& mpi, const auto& connected) {
-          comm::together(mpi, [&] {
-            if (parse_error) std::rethrow_exception(parse_error);
-          });
-          const auto config = agreed_config(syntax, arguments, mpi);
-          require_fitting_launch(config, mpi);
-          if (syntax.over_mpi) {
+          recording_errors(words, mpi, [&] {
+            comm::together(mpi, [&] {
+              if (parse_error) std::rethrow_exception(parse_error);
+            });
+            const auto config = agreed_config(syntax, arguments, mpi);
+            require_fitting_launch(config, mpi);
+            if (syntax.over_mpi) {
+              connected();
+              return command(arguments, config, mpi);
+            }
+            const auto shared = launching::share_nodes(config.backend, mpi, config.survive);
+            comm::Communicator& comm = shared ? *shared : mpi;
+            launching::warn_of_problems(comm);
             connected();
-            return command(arguments, config, mpi);
-          }
-          const auto shared = launching::share_nodes(config.backend, mpi, config.survive);
-          connected();
-          comm::Communicator& comm = shared ? *shared : mpi;
-          launching::warn_of_problems(comm);
-          command(arguments, config, comm);
+            command(arguments, config, comm);
+          });
         },
         start_seconds(arguments));
   }

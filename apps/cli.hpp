@@ -37,7 +37,8 @@ struct Syntax {
   bool over_mpi = false;     ///< under a launcher ranks communicate by MPI alone
   std::vector<std::string> settings;  ///< names in settings() that it takes
   std::vector<Flag> flags;
-  std::map<std::string, std::string> other_help;  ///< of settings with another meaning here
+  std::map<std::string, std::string> other_help;     ///< of settings with another meaning here
+  std::map<std::string, std::string> other_default;  ///< what --help says of them instead
 
   /// Adds the settings of Scope::table to those that the command takes.
   void take_table_settings();
@@ -51,6 +52,16 @@ struct Syntax {
 
 /// The flag for settings by key, of every command that takes settings.
 inline const Flag set_flag = {"set", "KEY=VALUE", "another way to give a setting"};
+
+/// The last value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
+/// none.
+std::string run_dir_in(const std::vector<std::string>& command);
+
+/// Writes the exit code of a job into the folder of its run, for `lockstep launch`: mpirun with its
+/// recovery does not return the code, and does not end after an error of ranks on other hosts.
+/// Writes nothing if `run` is empty or "auto". Local; prints an error if a success cannot be
+/// written.
+void record_exit_code(const std::string& run, int code);
 
 /// The syntax of a command whose operand is a run file; the caller adds settings and flags.
 Syntax run_file_syntax(std::string command, std::string does);

@@ -66,18 +66,6 @@ Syntax launch_syntax() {
 
 namespace {
 
-/// The last value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
-/// none.
-std::string run_dir_in(const std::vector<std::string>& command) {
-  const std::string flag = "--run-dir";
-  std::string found;
-  for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == flag && i + 1 < command.size()) found = command[i + 1];
-    if (command[i].starts_with(flag + "=")) found = command[i].substr(flag.size() + 1);
-  }
-  return found;
-}
-
 bool resumes(const std::vector<std::string>& command) {
   return std::any_of(command.begin(), command.end(), [](const std::string& word) {
     return word == "--resume" || word.starts_with("--resume=");

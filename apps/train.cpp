@@ -170,20 +170,6 @@ void warn_of_missing_records(const train::RunDirectory& directory, std::uint64_t
   warn("epochs.jsonl", "epoch", directory.recorded_epochs(), epochs);
 }
 
-/// Writes the exit code of the job for `lockstep launch`, also where the job ends before it has
-/// made its folder: mpirun with its recovery does not return the code, and does not end after an
-/// error of ranks on other hosts.
-void record_exit_code(const std::string& run, int code) {
-  if (run == "auto") return;
-  const auto flight = std::filesystem::path(run) / "flight";
-  try {
-    make_folder(flight);
-    write_file(flight / launching::exit_code_name, std::to_string(code) + '\n');
-  } catch (const OutputError& error) {
-    if (code == 0) launching::print(error);  // else the error that ends the job is reported
-  }
-}
-
 /// One rank's part of a run. With `survive` it trains in one group of ranks after the other, and
 /// this is what it keeps.
 class RankOfRun {
@@ -472,35 +458,36 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (has_report_) print_report(report.test, names.classes);
 }
 
+/// The run that is resumed; if none is, there must be none in the folder. Within the time limit of
+/// a start. Collective.
+std::optional<Resume> run_to_resume(const Arguments& arguments, const RunConfig& given,
+                                    comm::Communicator& comm) {
+  Recording recording(given, comm);
+  const RecordedIn recorded(recording.recorder(), comm);
+  std::optional<Resume> resume = find_resume(arguments, given, comm);
+  comm::together(comm, [&] {
+    const bool is_new = !resume && given.run_dir != "auto" && !arguments.given("print-config");
+    if (comm.rank() == 0 && is_new) train::require_no_run(given.run_dir);
+  });
+  return resume;
+}
+
 }  // namespace
 
 void train_on(const Arguments& arguments, const RunConfig& given, comm::Communicator& comm,
               const std::function<void(const TrainData& data)>& check) {
-  const std::optional<Resume> resume = find_resume(arguments, given, comm);
+  const std::optional<Resume> resume = run_to_resume(arguments, given, comm);
   const RunConfig& config = resume ? resume->config : given;
   if (arguments.given("print-config")) {
     if (comm.rank() == 0) fmt::print("{}", to_toml(config));
     return;
   }
-  comm::together(comm, [&] {
-    if (comm.rank() == 0 && !resume && config.run_dir != "auto") {
-      train::require_no_run(config.run_dir);
-    }
-  });
-  std::optional<RankOfRun> rank;
-  try {
-    rank.emplace(config, resume, arguments, comm);
-    if (check) comm::together(comm, [&] { check(rank->data()); });
-  } catch (const comm::AgreedError& error) {
-    if (config.survive && comm.rank() == 0) {
-      record_exit_code(run_dir_of(config, resume), launching::exit_code(error));
-    }
-    throw;
-  }
-  if (!config.survive) return rank->train_in(comm);
+  RankOfRun rank(config, resume, arguments, comm);
+  if (check) comm::together(comm, [&] { check(rank.data()); });
+  if (!config.survive) return rank.train_in(comm);
   launching::survive(
-      comm, [&](comm::Communicator& group) { rank->train_in(group); },
-      [&](int code) { rank->record_end(code); });
+      comm, [&](comm::Communicator& group) { rank.train_in(group); },
+      [&](int code) { rank.record_end(code); });
 }
 
 Syntax train_syntax() {

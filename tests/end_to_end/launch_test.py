@@ -90,7 +90,7 @@ class Launch(command.CommandTest):
         self.assertEqual(len(made.losses), STEPS)
 
     def test_the_code_of_a_stop_is_the_ranks_own(self):
-        delay = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's own: the ranks have that time to save
+        delay = {"OMPI_MCA_odls_base_sigkill_timeout": "5"}  # the ranks have that time to save
         process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600"), env=delay)
         self.mpirun_and_ranks(process, made, 20)
         os.kill(process.pid, signal.SIGTERM)  # for which mpirun returns a code of its own
@@ -103,6 +103,11 @@ class Launch(command.CommandTest):
         refused = command.call(launch(command.binary, "train --epochs 0 --run-dir", folder))
         self.assert_refused(refused, 2, ["--epochs"])
         self.assertNotIn("restart", refused.err)
+        for wrong, code in (("--layrs 8", 2), ("--resume no/such", 65), ("--epochs 0", 2)):
+            job = mpirun(2, "train", wrong, "--survive --run-dir", folder, options=RECOVERY)
+            refused = command.call(launch(*job))  # of which mpirun's recovery says nothing
+            self.assert_refused(refused, code, [wrong.split()[wrong.startswith("--resume")]])
+            self.assertNotIn("restart", refused.err)
         failing = ["sh", "-c", "exit 86", "--run-dir", str(folder)]
         result = command.call([str(command.binary), "launch", "--", *failing])
         self.assert_refused(result, 86, ["code 86", "restart 2 follows", "as 2 times before", "doctor", "remedy"])
