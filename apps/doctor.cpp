@@ -4,6 +4,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -39,6 +41,8 @@ namespace lockstep::apps {
 namespace {
 
 constexpr int something_is_wrong = 1;
+constexpr int looks = 50;  // at a job that runs, until one of its ranks has made progress
+constexpr auto between_looks = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -49,7 +53,8 @@ Syntax doctor_syntax() {
       "Without RUN: checks the launch of this job (start it as you start training): binding, "
       "cores, GPUs, builds, clocks, data, network.\nWith RUN: reads the flight recorders of the "
       "run's "
-      "ranks, and names the rank that others wait for.\nEnds with 0 where nothing is wrong, with 1 "
+      "ranks, and names the rank that others wait for, if for 5 seconds none makes progress.\nEnds "
+      "with 0 where nothing is wrong, with 1 "
       "where something is; 2: usage; 65: RUN has no recorder, or one that cannot be read.\n";
   syntax.usage = "[flags] | RUN";
   syntax.operand = "run folder";
@@ -61,6 +66,7 @@ Syntax doctor_syntax() {
       {"device", "cuda: look for ranks that share a GPU"},
       {"threads", "threads of each rank's products in training"},
       {"timeout", "end with code 86 if the checks make no progress for N seconds"}};
+  syntax.other_default = {{"data", "not checked"}};
   syntax.any_build = true;
   syntax.over_mpi = true;
   return syntax;
@@ -88,6 +94,34 @@ void print_rank(const Flight& flight, ProcessState state) {
              flight.process, text_of(state), lockstep::text_of(flight.phase), flight.step, last);
 }
 
+/// True if both are of the same moment of a rank: it has recorded nothing in between.
+bool is_unchanged(const Flight& before, const Flight& now) {
+  const auto moment = [](const Flight& flight) {
+    const auto& last = flight.operations;
+    return std::tuple(flight.rank, flight.process, flight.phase, flight.step, flight.since,
+                      last.empty() ? 0 : last.back().begin, last.empty() ? 0 : last.back().end);
+  };
+  return moment(before) == moment(now);
+}
+
+/// Watches running ranks for a while: in a job that makes progress, one rank is nearly always
+/// behind. False if a rank has ended or is stopped, or if none records anything.
+bool makes_progress(const std::filesystem::path& folder, const std::vector<Flight>& before) {
+  const auto runs = [](const Flight& flight) {
+    const ProcessState state = state_of(flight);
+    return flight.phase == Phase::end || state == ProcessState::running ||
+           state == ProcessState::unknown;
+  };
+  for (int i = 0; i < looks && std::all_of(before.begin(), before.end(), runs); ++i) {
+    std::this_thread::sleep_for(between_looks);
+    const auto now = launching::read_flights(folder);
+    if (!std::equal(before.begin(), before.end(), now.begin(), now.end(), is_unchanged)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Prints what the ranks do or did last, and returns the exit code.
 int print_flights(const std::filesystem::path& folder, const std::vector<Flight>& flights) {
   fmt::print("{:>5}  {:<16} {:>8}  {:<10}  {:<18} {:>10}  {}\n", "rank", "host", "process", "state",
@@ -103,6 +137,10 @@ int print_flights(const std::filesystem::path& folder, const std::vector<Flight>
     fmt::print("\nwhen the job was ended:\n{}",
                std::string{std::istreambuf_iterator<char>(written), {}});
     return something_is_wrong;
+  }
+  if (makes_progress(folder, flights)) {
+    fmt::print("the ranks make progress\n");
+    return static_cast<int>(ExitCode::success);
   }
   const Diagnosis found = launching::diagnose_now(flights);
   for (const auto& finding : found.findings) fmt::print("{}\n", finding);

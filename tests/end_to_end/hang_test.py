@@ -64,6 +64,9 @@ class Hang(command.CommandTest):
 
     def test_ranks_end_with_their_launcher(self):
         process, ranks = self.begin()
+        found = run("doctor", self.folder / "run")
+        self.assert_ends(found, 0)
+        self.assert_says(found.out, ["running", "the ranks make progress"], found)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=20)
         self.assert_ended(ranks, "mpirun was killed")
