@@ -558,10 +558,10 @@ Syntax bench_collectives_syntax() {
 
 void bench_collectives(const Arguments& arguments, const RunConfig& config,
                        comm::Communicator& comm) {
+  Recording recording(config, comm);
   CollectiveSweep sweep;
   comm::together(comm, [&] { sweep = sweep_of(arguments, comm); });
   if (comm.size() > 1) launching::warn_of_problems(comm);
-  Recording recording(config, comm);
   const Backends backends = backends_of(sweep, comm);
   const std::string where = ranks_text(comm);
   const bool is_root = comm.rank() == 0;

@@ -439,6 +439,8 @@ Syntax bench_step_syntax() {
 }
 
 void bench_step(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
+  Recording recording(config, comm);
+  const RecordedIn recorded(recording.recorder(), comm);
   std::uint64_t rounds = 0;
   std::uint64_t steps = 0;
   const char* simd = nullptr;
@@ -452,8 +454,6 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
     const train::ReplicaOptions options = replica_options(config, /*threads=*/1);
     simd = simd_in_use(options.simd, options.precision);
   });
-  Recording recording(config, comm);
-  const RecordedIn recorded(recording.recorder(), comm);
   TrainData data = open_data(config, comm, /*may_lack_test=*/true);
   FaultInjection faults(comm);
   TrainJob job = make_job(config, data, faults, comm);

@@ -16,6 +16,7 @@
 #include "apps/predictions.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
@@ -154,13 +155,14 @@ Syntax inference_syntax() {
   syntax.operand = "checkpoint";
   syntax.note = "(a checkpoint; or a run: its last one; or RUN/best: of its best epoch)";
   syntax.other_help = {
-      {"seed", "of the test split; if not given, that of training"},
-      {"precision",
-       "that factors of products are rounded to; if not given, bf16 after training "
-       "in bf16"}};
+      {"seed", "of the test split"},
+      {"timeout", "end the job with code 86 if a rank makes no progress for five times N seconds"}};
+  syntax.other_default = {{"data", "required"},
+                          {"seed", "that of training"},
+                          {"precision", "bf16 after training in bf16, else float32"}};
   syntax.settings = {"data",         "format",  "test-limit", "test-split", "seed",
                      "separator",    "mesh",    "backend",    "ranks",      "device",
-                     "share-device", "threads", "precision",  "simd"};
+                     "share-device", "threads", "precision",  "simd",       "timeout"};
   return syntax;
 }
 
@@ -318,6 +320,8 @@ void warn_of_trained_records(const Arguments& arguments, const InferenceJob& job
 }
 
 void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
+  Recording recording(config, comm);
+  const RecordedIn recorded(recording.recorder(), comm);
   InferenceJob job = make_inference_job(arguments, config, true, comm);
   require_loss(job);
   if (comm.rank() == 0) warn_of_trained_records(arguments, job);
@@ -344,7 +348,8 @@ Syntax predict_syntax() {
   Syntax syntax = inference_syntax();
   syntax.command = "lockstep predict";
   syntax.does =
-      "Predicts the label or value of every record, in the order of the data, which needs none.";
+      "Predicts the label or value of every record, in the order of the data, which may lack "
+      "labels.";
   syntax.usage = "CHECKPOINT --data PATH [--output FILE] [flags]";
   syntax.example = "lockstep predict runs/latest --data new.csv --output predictions.csv";
   syntax.flags = {
@@ -457,6 +462,8 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
 }
 
 void predict_from(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
+  Recording recording(config, comm);
+  const RecordedIn recorded(recording.recorder(), comm);
   InferenceJob job = make_inference_job(arguments, config, false, comm);
   std::unique_ptr<PredictionWriter> writer;
   const train::Predicted predicted = predicted_of(arguments, job);

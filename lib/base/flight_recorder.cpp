@@ -120,10 +120,12 @@ void FlightRecorder::begin(const char* name, std::uint64_t bytes) noexcept {
   std::strncpy(operation.name.data(), name, operation.name.size() - 1);
   ++file_->total;
   touch();
+  is_in_collective_ = true;
 }
 
 void FlightRecorder::end() noexcept {
   file_->operations[(file_->total - 1) % kept].end = wall_clock();
+  is_in_collective_ = false;
   const std::int64_t begun = touched_;
   touch();
   collective_ns_ += touched_ - begun;

@@ -46,8 +46,8 @@ struct Flight {
   std::vector<FlightOperation> operations = {};  ///< the last ones, in order
 };
 
-/// Records one rank. One thread calls the functions; another may call phase() and
-/// idle_seconds().
+/// Records one rank. One thread calls the functions; another may call phase(), idle_seconds() and
+/// is_in_collective().
 class FlightRecorder {
  public:
   /// Records in memory until write_to().
@@ -69,6 +69,9 @@ class FlightRecorder {
   Phase phase() const noexcept { return phase_; }
   double idle_seconds() const noexcept;
 
+  /// True between begin() and end(): the rank waits for others, or communicates.
+  bool is_in_collective() const noexcept { return is_in_collective_; }
+
   /// Seconds in all collectives so far: of communication, and of waiting for other ranks.
   double collective_seconds() const noexcept { return static_cast<double>(collective_ns_) * 1e-9; }
 
@@ -82,6 +85,7 @@ class FlightRecorder {
   void* mapped_ = nullptr;
   std::atomic<Phase> phase_ = Phase::start;
   std::atomic<std::int64_t> touched_ = 0;
+  std::atomic<bool> is_in_collective_ = false;
   std::int64_t collective_ns_ = 0;
 };
 

@@ -120,6 +120,7 @@ void Watchdog::report() {
   }
   const Diagnosis diagnosis = diagnose_now(flights);
   for (const auto& finding : diagnosis.findings) text += "\n  " + finding;
+  if (folder.empty() && recorder_.is_in_collective()) text += ": it waits for another rank";
   if (survives_ && kill_odd(flights, diagnosis.odd)) {
     return print_warning(text + "\n  killed, so that the other ranks can go on");
   }
@@ -136,10 +137,12 @@ void Watchdog::report() {
       if (!folder.empty()) write_file(folder / diagnosis_name, text + "\n");
     } catch (const OutputError&) {  // printed below
     }
-    print_error(
-        text +
-        "\n  remedy: look at that rank and its host; continue with --resume; `timeout` sets "
-        "the limit");
+    print_error(text +
+                (folder.empty() ? "\n  remedy: look for a rank that is stopped, and for files that "
+                                  "cannot be read; "
+                                : "\n  remedy: look at that rank and its host; continue with "
+                                  "--resume; ") +
+                "`timeout` sets the limit");
   }
   comm::abort_job(static_cast<int>(ExitCode::timeout));
 }

@@ -300,12 +300,12 @@ class Faults(command.CommandTest):
         """As below `ulimit -u`: those of ranks, of products, and those that watch and that read ahead."""
         train = words("train", SMALL, "--threads 2 --run-dir", self.folder / "run")
         for number, purpose in ((1, "for rank 0 of 2"), (2, "for rank 1 of 2"), (3, "without progress"),
-                                (5, "for matrix products"), (7, "reads data ahead")):
+                                (5, "without progress"), (7, "for matrix products"), (9, "reads data ahead")):
             with self.subTest(thread=number):
                 result = call(self.job(f"FAULT_THREAD={number}", *train, ranks=2))
                 self.assert_refused(result, 2, ["cannot start a thread", purpose, "ulimit -u", "pids.max"], SOON)
         shutil.rmtree(self.folder / "run")
-        for number, purpose in ((2, "without progress"), (3, "for matrix products"), (4, "reads data ahead")):
+        for number, purpose in ((2, "without progress"), (4, "for matrix products"), (5, "reads data ahead")):
             with self.subTest(mpirun_thread=number):
                 result = call(self.job(f"FAULT_THREAD={number}", *train, ranks="mpirun"))
                 self.assert_refused(result, 2, ["cannot start a thread", purpose, "ulimit -u"], SOON)
@@ -330,11 +330,22 @@ class Faults(command.CommandTest):
                 self.assertEqual(len(made.metrics), made.summary["steps"], str(more))
                 shutil.rmtree(folder)
 
+    @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
+    def test_a_rank_that_stops_while_it_opens_a_file(self):
+        """Before training has a recorder in the run's folder, and in an evaluation, which has none."""
+        made = self.train(SMALL, ranks=2)
+        for rank, job in ((1, ("evaluate", made.folder, "--data synthetic")), (0, ("train --resume", made.folder))):
+            with self.subTest(job=job):
+                result = call(self.job(f"FAULT_STOP={rank}:/network.json", *job, "--timeout 1", ranks="mpirun"))
+                self.assert_ends(result, 86)
+                self.assert_says(result.err, [f"rank {1 - rank} made no progress for", "the start", "it waits for another",
+                                              "look for a rank that is stopped", "--timeout"], result)
+
     def test_a_checkpoint_without_a_thread(self):
         """Training waits for it instead."""
         plain = self.train(SMALL, "--checkpoint-every 5", name="plain", threads=2)
         train = words("train", SMALL, "--checkpoint-every 5 --run-dir", self.folder / "run")
-        result = call(self.job("FAULT_THREAD=7", *train, ranks=2))
+        result = call(self.job("FAULT_THREAD=9", *train, ranks=2))
         self.assert_ends(result, 0)
         made = command.Run(self.folder / "run")
         self.assertEqual([path.name for path in made.checkpoints], [path.name for path in plain.checkpoints])

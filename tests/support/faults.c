@@ -1,11 +1,15 @@
 /* Makes system calls fail, for tests: cc -shared -fPIC -o faults.so faults.c, then LD_PRELOAD.
  *   FAULT_THREAD=N       std::thread, the N-th (from 1) and all later ones of a process: EAGAIN
  *   FAULT_EIO=CALL:TEXT  CALL on files whose path contains TEXT: EIO; one of write, fsync-file and
- *                        fsync-folder */
+ *                        fsync-folder
+ *   FAULT_STOP=RANK:TEXT  this rank of mpirun stops (SIGSTOP) when it opens a path that contains TEXT */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +48,22 @@ ssize_t write(int file, const void* bytes, size_t count) {
   if (fails("write", file)) return -1;
   ssize_t (*real)(int, const void*, size_t) = dlsym(RTLD_NEXT, "write");
   return real(file, bytes, count);
+}
+
+int open(const char* path, int flags, ...) {
+  const char* const fault = getenv("FAULT_STOP");
+  const char* const rank = getenv("OMPI_COMM_WORLD_RANK");
+  const size_t length = rank == NULL ? 0 : strlen(rank);
+  if (fault != NULL && length > 0 && strncmp(fault, rank, length) == 0 && fault[length] == ':' &&
+      strstr(path, fault + length + 1) != NULL) {
+    raise(SIGSTOP);
+  }
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  int (*real)(const char*, int, ...) = dlsym(RTLD_NEXT, "open");
+  return real(path, flags, mode);
 }
 
 int fsync(int file) {
