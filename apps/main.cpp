@@ -92,7 +92,8 @@ void print_usage() {
     fmt::print("  {:<10} {}\n", subcommand.name, subcommand.does);
   }
   fmt::print(
-      "\n`lockstep SUBCOMMAND --help` lists its flags; `lockstep --version` is for scripts.\n");
+      "\n`lockstep SUBCOMMAND --help` lists its flags; `lockstep --version` prints the version "
+      "alone.\n");
 }
 
 int dispatch(const Words& words) {
