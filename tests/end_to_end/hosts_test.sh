@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 fail() { echo "FAILED: $*"; exit 1; }
-hash_of() { grep -oP '"weights_hash": *"\K[0-9a-f]{16}' "$1/summary.json" | tail -n 1; }
+hash_of() { grep -oP '^  "weights_hash": "\K[0-9a-f]{16}' "$1/summary.json" || echo "no hash in $1"; }
 
 small=(--data synthetic --train-limit 512 --test-limit 128 --layers 32 --epochs 1)
 on_hosts() {  # on_hosts RANKS NAME [FLAG...]: a run on two hosts, RANKS on each
