@@ -12,12 +12,14 @@ packages=(libc6-dev libstdc++6 libgomp1
 
 mkdir -p "$1"
 cd "$1"
-[ "$(cat packages 2>/dev/null)" != "${packages[*]}" ] || exit 0
-if [ ! -e packages ] && [ ! -e apt ] && [ -n "$(ls -A)" ]; then
+mark=.lockstep-sysroot  # the packages of a complete folder
+[ "$(cat "$mark" 2>/dev/null)" != "${packages[*]}" ] || exit 0
+if [ ! -e "$mark" ] && [ -n "$(ls -A)" ]; then
   echo "aarch64_sysroot: $PWD holds something else: give an empty folder" >&2
   exit 2
 fi
-rm -rf -- packages apt usr lib etc
+: >"$mark"
+rm -rf -- apt usr lib etc
 mkdir -p apt/lists/partial apt/archives/partial
 touch apt/status
 apt=(apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=
@@ -27,5 +29,5 @@ apt=(apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT
 "${apt[@]}" install --no-install-recommends --download-only "${packages[@]}"
 for package in apt/archives/*.deb; do dpkg-deb -x "$package" .; done
 rm -r apt
-echo "${packages[*]}" >packages
+echo "${packages[*]}" >"$mark"
 echo "aarch64_sysroot: $PWD, $(du -sh . | cut -f1)"

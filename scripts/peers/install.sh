@@ -6,6 +6,9 @@ set -euo pipefail
 folder=${1:?usage: scripts/peers/install.sh FOLDER [PACKAGE...]}
 shift
 [ $# -gt 0 ] || set -- torch numpy mpi4py
-[ -x "$folder/bin/python" ] || python3 -m venv "$folder"
+if [ ! -x "$folder/bin/pip" ] && ! python3 -m venv --clear "$folder"; then
+  echo "peers/install: python3 makes no virtual environment here: apt-get install python3-venv" >&2
+  exit 2
+fi
 "$folder/bin/pip" install --quiet "$@"
 "$folder/bin/pip" list --format=freeze | grep -E "^(${1%%[[=<>]*}|numpy)="
