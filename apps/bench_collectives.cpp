@@ -570,7 +570,8 @@ void bench_collectives(const Arguments& arguments, const RunConfig& config,
         "# lockstep {}: {}; medians of {}, of the slowest rank's time\n"
         "# of MPI: time over the least of MPI's own; buffers {}\n",
         version, where, counted(sweep.rounds, "round"),
-        sweep.has_private_memory ? "in ordinary memory" : "in memory that peers can read");
+        sweep.has_private_memory ? "in ordinary memory"
+                                 : "in memory that peers can read, but MPI's in ordinary memory");
   }
   auto results = nlohmann::ordered_json::array();
   const std::uint64_t wrong = race_all(sweep, backends, comm, recording.recorder(), results);

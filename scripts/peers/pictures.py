@@ -6,7 +6,7 @@
 
 Draws a folder of PNG and JPEG files, half of each, of 200 to 500 pixels a side, in two classes. Each
 round reads all of them in random order with Lockstep (`lockstep bench data`: one rank, a thread a
-core) and with a DataLoader of two workers over ImageFolder, Resize, CenterCrop and ToTensor, and the
+core) and with a DataLoader of a worker a core over ImageFolder, Resize, CenterCrop and ToTensor, and the
 median of pictures a second is printed as a Markdown table, with the ratio of each round. Neither
 counts the start: workers are running, and Lockstep has read the headers.
 
@@ -15,6 +15,7 @@ files of 28 to 84 pixels a side, and prints both accuracies.
 """
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -61,11 +62,16 @@ def lockstep(a, folder):
     return json.loads(done.stdout)["records_per_second"]
 
 
+def workers():
+    """One a core, as Lockstep's threads of `bench data`."""
+    return len(os.sched_getaffinity(0))
+
+
 def make_loader(a, folder):
     steps = transforms.Compose([transforms.Resize(a.size), transforms.CenterCrop(a.size),
                                 transforms.ToTensor()])
     return torch.utils.data.DataLoader(datasets.ImageFolder(folder / "train", steps), a.batch_size,
-                                       shuffle=True, num_workers=2, persistent_workers=True)
+                                       shuffle=True, num_workers=workers(), persistent_workers=True)
 
 
 def dataloader(loader):
@@ -106,8 +112,9 @@ def main():
     if a.accuracy:
         return compare_accuracy()
     warnings.filterwarnings("ignore")
-    print(f"{a.pictures} pictures to {a.size}x{a.size}, batch {a.batch_size}, torch {torch.__version__}\n")
-    print("| pictures/s | Lockstep, 2 threads | DataLoader, 2 workers | ratio (least, most) |")
+    print(f"{a.pictures} pictures to {a.size}x{a.size}, batch {a.batch_size}, {workers()} cores, "
+          f"torch {torch.__version__}\n")
+    print("| pictures/s | Lockstep, a thread a core | DataLoader, a worker a core | ratio (least, most) |")
     print("| --- | --- | --- | --- |")
     for kind, endings in KINDS.items():
         with tempfile.TemporaryDirectory() as name:
