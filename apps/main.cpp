@@ -16,6 +16,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/version.hpp"
 
@@ -96,7 +97,18 @@ void print_usage() {
       "alone.\n");
 }
 
+bool is_rank_0() {
+  const auto launch = comm::detect_launcher();
+  return !launch || launch->rank == 0;
+}
+
 int dispatch(const Words& words) {
+  for (const auto& subcommand : subcommands) {
+    if (!words.empty() && words[0] == subcommand.name) {
+      return subcommand.run({words.begin() + 1, words.end()});
+    }
+  }
+  if (!is_rank_0()) return static_cast<int>(ExitCode::success);  // rank 0 prints
   if (words.empty()) throw ConfigError("no subcommand", "`lockstep --help` lists them");
   if (words[0] == "help" && words.size() > 1) return dispatch({words[1], "--help"});
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
@@ -108,10 +120,7 @@ int dispatch(const Words& words) {
     return static_cast<int>(ExitCode::success);
   }
   Words names;
-  for (const auto& subcommand : subcommands) {
-    if (words[0] == subcommand.name) return subcommand.run({words.begin() + 1, words.end()});
-    names.emplace_back(subcommand.name);
-  }
+  for (const auto& subcommand : subcommands) names.emplace_back(subcommand.name);
   throw ConfigError("unknown subcommand '" + words[0] + "'",
                     did_you_mean(suggestion(words[0], names), "`lockstep --help` lists them"));
 }

@@ -107,7 +107,11 @@ class Usage(command.CommandTest):
                 result = self.succeed(args)
                 self.assert_says(result.out, needles, result)
                 self.assertEqual(result.err, "")
-        self.assertRegex(self.succeed("--version").out, r"^\d+\.\d+\.\d+\n$")
+        for ranks in (None, 2):  # once, too
+            self.assertRegex(self.succeed("--version", ranks=ranks).out, r"^\d+\.\d+\.\d+\n$")
+            wrong = run("trian", ranks=ranks)
+            self.assert_refused(wrong, 2, ["did you mean 'train'"])
+            self.assertEqual(wrong.err.count("unknown subcommand"), 1, str(wrong))
 
     def test_usage_errors(self):
         for args, needles in USAGE_ERRORS:
