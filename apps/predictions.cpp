@@ -69,14 +69,12 @@ float value_of(const PredictionOutput& output, const train::Prediction& predicti
               "look for extreme values in the data");
 }
 
-/// The names of what is predicted.
-std::vector<std::string> heads_of(const PredictionOutput& output) {
+/// The names of what is predicted, as the data and the network have them.
+std::vector<std::string> names_of_predictions(const PredictionOutput& output) {
   const auto& targets = output.names.targets;
   std::vector<std::string> heads(targets.size());
-  std::transform(
-      targets.begin(), targets.end(), heads.begin(), [](const data::TableColumn& target) {
-        return target.name == "id" ? "predicted:id" : target.name;  // `id` numbers the records
-      });
+  std::transform(targets.begin(), targets.end(), heads.begin(),
+                 [](const data::TableColumn& target) { return target.name; });
   if (!heads.empty()) return heads;
   if (output.predicted == train::Predicted::flags) {
     for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back(class_name(output, i));
@@ -86,6 +84,17 @@ std::vector<std::string> heads_of(const PredictionOutput& output) {
     if (output.predicted == train::Predicted::label) return heads;
   }
   for (std::size_t i = 0; i < output.outputs; ++i) heads.push_back("p:" + class_name(output, i));
+  return heads;
+}
+
+/// The names of what is predicted, all different, and none of them `id`, which numbers the records.
+std::vector<std::string> heads_of(const PredictionOutput& output) {
+  std::vector<std::string> heads = names_of_predictions(output);
+  const auto id = std::find(heads.begin(), heads.end(), "id");
+  if (id == heads.end()) return heads;
+  std::string head = *id;
+  while (contains(heads, head)) head.insert(0, "predicted:");
+  *id = std::move(head);
   return heads;
 }
 

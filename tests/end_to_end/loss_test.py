@@ -90,6 +90,12 @@ class Losses(command.CommandTest):
         rows = [line.split(",") for line in predicted.read_text().splitlines()]
         self.assertEqual(rows[0], ["id", "more", "large", "rare", "p:more", "p:large", "p:rare"])
         self.assertEqual(len(rows), 61)
+        named = self.folder / "named.csv"  # as the column that numbers the records
+        named.write_text(self.labels().read_text().replace("large", "id", 1))
+        short = self.train("--data", named, "--label-column more,id --ignore-columns rare --test-split 0.25 --epochs 1",
+                           name="named")
+        text = self.succeed("predict", short.folder, "--data", named, "--output -").out
+        self.assertEqual(text.splitlines()[0], "id,more,predicted:id")
         self.assertTrue(all((float(row[4 + i]) > 0.5) == (row[1 + i] == "1") for row in rows[1:] for i in range(3)))
         result = self.succeed("evaluate", *args, "--report --json")
         figures = json.loads(result.out)
