@@ -84,12 +84,16 @@ std::vector<std::string> continued(std::vector<std::string> command) {
 }
 
 /// Starts a command in a process group of its own, so that a terminal's signals reach this process
-/// alone, which passes them on.
+/// alone, which passes them on. Throws ConfigError if there is no such program.
 pid_t start(const std::vector<std::string>& command) {
   std::vector<char*> words;
   words.reserve(command.size() + 1);
   for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  std::array<int, 2> failure{};  // a pipe that a started program closes
+  if (::pipe2(failure.data(), O_CLOEXEC) != 0) {
+    throw Error(ExitCode::internal, "pipe: " + system_reason(errno), "close files or processes");
+  }
   sigset_t blocked{};  // so that the child gets no signal while it has this process's handlers
   sigset_t before{};
   ::sigfillset(&blocked);
@@ -99,7 +103,19 @@ pid_t start(const std::vector<std::string>& command) {
   if (child < 0) {
     throw Error(ExitCode::internal, "fork: " + system_reason(errno), "free memory or processes");
   }
-  if (child > 0) return child;
+  if (child > 0) {
+    ::close(failure[1]);
+    char failed = 0;
+    ssize_t bytes = 0;
+    do {
+      bytes = ::read(failure[0], &failed, 1);
+    } while (bytes < 0 && errno == EINTR);
+    ::close(failure[0]);
+    if (bytes == 0) return child;
+    ::waitpid(child, nullptr, 0);
+    throw ConfigError("launch: " + command[0] + " cannot be started",
+                      "give a program that is in PATH, and its arguments, behind --");
+  }
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE}) {
@@ -109,6 +125,7 @@ pid_t start(const std::vector<std::string>& command) {
   const int nothing = ::open("/dev/null", O_RDONLY);  // a background group may not read a terminal
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::execvp(words[0], words.data());
+  static_cast<void>(!::write(failure[1], "x", 1));
   ::_exit(cannot_start);
 }
 
@@ -287,10 +304,6 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
       std::filesystem::remove(written, ignored);  // by the attempt before
     }
     const Ended ended = wait_for(start(attempt), attempt, run, requests);
-    if (ended.code == cannot_start) {
-      throw ConfigError("launch: " + command[0] + " cannot be started",
-                        "give a program that is in PATH, and its arguments, behind --");
-    }
     if (ended.was_asked || (would_repeat(ended.code) && !ended.hung)) return ended.code;
     const std::uint64_t step = last_step(run);
     failures = step == failed_step ? failures + 1 : 1;

@@ -113,6 +113,9 @@ class Launch(command.CommandTest):
         self.assert_refused(result, 86, ["code 86", "restart 2 follows", "as 2 times before", "doctor", "remedy"])
         result = command.call([str(command.binary), "launch", "--max-restarts", "1", "--", *failing])
         self.assert_refused(result, 86, ["after 1 restart", "--max-restarts"])
+        missing = ["sh", "-c", "exit 127", "--run-dir", str(folder)]  # as a script without its program
+        result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *missing])
+        self.assert_refused(result, 127, ["ended with code 127"])
         hung = ["sh", "-c", "sleep 0.5; exec sleep 1000", "--run-dir", str(folder)]  # as mpirun without ranks
         result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *hung])
         self.assert_refused(result, 137, ["hung after its ranks had ended"])
