@@ -8,6 +8,7 @@
 #include "apps/toml_settings.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -116,7 +117,8 @@ std::string flag_text(const toml::node& node, const std::string& place) {
     if (item.is_array()) {
       throw ConfigError(place + ": a list inside a list", "write one list, as in [700, 500]");
     }
-    text += (text.empty() ? "" : ",") + flag_text(item, place);
+    const std::string one = flag_text(item, place);
+    text += (text.empty() ? "" : ",") + (item.is_string() ? data::csv_field(one) : one);
   }
   return text.empty() ? "none" : text;
 }

@@ -45,6 +45,13 @@ TEST_CASE("defaults are the contract's", "[config]") {
   CHECK(to_toml(config).find("train-limit = \"all\"\n") != std::string::npos);
 }
 
+TEST_CASE("an item of a list may have a comma", "[config]") {
+  const std::vector<std::string> names = {"price, EUR", "b"};
+  const RunConfig listed = from_file("label-column = [\"price, EUR\", \"b\"]");
+  CHECK(column_names("label-column", listed.label_column) == names);
+  CHECK(from_file(to_toml(listed)).label_column == listed.label_column);
+}
+
 TEST_CASE("what is printed is a valid run file that says the same", "[config]") {
   RunConfig config;
   for (const auto& [key, value] : {std::pair{"data", "a \"quoted\" \\ path\n"},
