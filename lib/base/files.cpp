@@ -369,9 +369,14 @@ void NewFolder::publish() {
     fail(path_, "write", errno);
   } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) !=
              0) {
-    remove_folder(path_);  // a file system that cannot exchange two names
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "write", errno);
-    temporary_.clear();
+    const auto old = temporary_name(path_);  // a file system that cannot exchange two names
+    if (::rename(path_.c_str(), old.c_str()) != 0) fail(path_, "write", errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      const int code = errno;
+      ::rename(old.c_str(), path_.c_str());
+      fail(path_, "write", code);
+    }
+    temporary_ = old;
   }
   sync_folder(path_.parent_path());
 }
@@ -379,9 +384,8 @@ void NewFolder::publish() {
 void remove_folder(const std::filesystem::path& path) {
   const auto hidden = temporary_name(path);
   if (::rename(path.c_str(), hidden.c_str()) != 0) fail(path, "remove", errno);
-  std::error_code error;
-  std::filesystem::remove_all(hidden, error);
-  if (error) fail(path, "remove", error.value());
+  std::error_code ignored;  // NFS keeps a file that another process has open
+  std::filesystem::remove_all(hidden, ignored);
 }
 
 void remove_temporaries_in(const std::filesystem::path& folder) noexcept {
