@@ -311,7 +311,12 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
     return {};
   }
   restore_checkpoint(*resume_, job, comm);
-  return resume_->state.position;
+  train::TrainingPosition position = resume_->state.position;
+  const std::pair<std::string, std::string> monitor = {
+      "monitor", setting_named("monitor", "monitor").literal(config_)};
+  // Figures of another kind cannot be compared with the best one.
+  if (!contains(resume_->state.settings, monitor)) position.best = {};
+  return position;
 }
 
 std::optional<train::Continued> RankOfRun::continued(

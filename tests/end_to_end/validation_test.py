@@ -111,6 +111,13 @@ class Validation(command.CommandTest):
         self.succeed("train --progress off --resume", early, "--run-dir", self.folder / "go-on")
         self.assertEqual(epochs_of(self.folder / "go-on"), epochs_of(whole.folder))
 
+    def test_a_continued_run_compares_no_other_figure(self):
+        """A loss above 1 would be better than any accuracy."""
+        made = self.train(DATA, SPLIT, "--epochs 1 --learning-rate 1e-5")
+        self.assertGreater(epochs_of(made.folder)[0]["validation_loss"], 1)
+        self.succeed("train --progress off --resume-with monitor=score --resume-with epochs=3 --resume", made.folder)
+        self.assertGreater(made.summary["best"]["epoch"], 1)
+
     def test_a_table_and_a_split_beside_it(self):
         table = self.folder / "table.csv"
         table.write_text("x,y,label\n" + "".join(f"{i * i % 17},{i % 5},{'ab'[i % 3 % 2]}\n" for i in range(100)))
