@@ -328,7 +328,7 @@ class Communicator {
 
   int rank_;
   int size_;
-  std::vector<int> world_ranks_;  // empty unless created by split()
+  std::vector<int> world_ranks_;  // empty: as the ranks of this one
   FlightRecorder* recorder_ = nullptr;
   std::pmr::vector<std::byte> packed_;  // of do_grouped_all_gather()
 };

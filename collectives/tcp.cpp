@@ -64,8 +64,8 @@ void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive
     const int peer = (rank() + step) % size();  // each rank starts at another peer
     transfers_.push_back({members_[static_cast<std::size_t>(peer)], send(peer), receive(peer)});
   }
-  const std::uint64_t call =
-      ++calls_ << 16 | static_cast<std::uint64_t>(kind) << 8 | static_cast<std::uint64_t>(detail);
+  const std::uint64_t call = ++calls_ << 16 | static_cast<std::uint64_t>(kind) << 8 |
+                             (static_cast<std::uint64_t>(detail) & 0xFF);
   mesh_->transfer(call, transfers_);
 }
 

@@ -191,6 +191,8 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
          {"class_weights",
           joined(options.class_weights, ", ", [](float weight) { return shortest(weight); })},
          {"reduction", is_canonical(options) ? "canonical" : "allreduce"},
+         {"products",
+          is_canonical(options) || is_strict(options, "the library") ? "strict" : "library"},
          {"audit_every", number(options.audit_every.value_or(0))},
          {"sentinel_steps", number(options.sentinel_steps)},
          {"on_nonfinite", options.on_nonfinite == OnNonfinite::skip ? "skip" : "stop"}});

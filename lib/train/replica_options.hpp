@@ -55,8 +55,9 @@ enum class DeviceExchange {
 };
 
 /// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
-/// same weights. Ranks may differ in how they compute (products, simd, zeros, threads, prefetch,
-/// micro_batch, device), and must have the same in all else that is a value.
+/// same weights. Ranks may differ in how they compute (products, but not with allreduce; simd,
+/// zeros, threads, prefetch, micro_batch, device), and must have the same in all else that is a
+/// value.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   optim::OptimizerOptions optimizer = {.learning_rate = static_cast<double>(0.001F)};

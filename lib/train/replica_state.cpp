@@ -177,7 +177,8 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
 void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
   comm::together(groups_.all, [&] {
     training();
-    if (groups_.all.rank() == 0) verify_checkpoint(saved.folder);  // moments have no other hash
+    // Moments have no other hash; hosts may have copies of their own.
+    if (groups_.all.place().local_rank == 0) verify_checkpoint(saved.folder);
     if (state.optimizer.kind != optimizer_.kind) {
       const std::string trained_with = optim::name_of(state.optimizer.kind);
       throw ConfigError(saved.folder.string() + ": was trained with the optimizer " + trained_with,
