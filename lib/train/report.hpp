@@ -65,7 +65,7 @@ struct RunReport {
   PhaseSeconds step_seconds;        ///< medians over the steps after the first ten
   double startup_seconds = 0;       ///< of the process, until its first step was done; 0: unknown
   double evaluation_seconds = 0;    ///< of the test set, after the last epoch
-  double checkpoint_seconds = 0;    ///< of the last one, until all of it is written
+  double checkpoint_seconds = 0;    ///< after the last step, until all that is saved is written
   double examples_per_second = 0;
   std::uint64_t weights_hash = 0;
   BestEpoch best = {};         ///< with a validation set

@@ -29,9 +29,11 @@
 //                              "r2": 0.98, "rmse": 12.6}, ...]; its epochs have "train_r2" and
 //                              "test_r2" in place of accuracies, and its steps no "accuracy"
 //   "shares"                   with `balance`, leaves of a batch: a number for each rank, as above
-//   "ranks_lost"               ranks that were lost, and the completed step from which the others
+//   "ranks_lost"               ranks that this job lost, and the completed step from which the
+//   others
 //                              went on: [{"rank": 2, "step": 144}]
-//   "faults"                   faults that were corrected: [{"step": 20, "rank": 2}]; null: unknown
+//   "faults"                   faults that this job corrected: [{"step": 20, "rank": 2}]; null:
+//   unknown
 // Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.
 #pragma once
@@ -82,7 +84,8 @@ struct RunFacts {
   std::vector<std::pair<std::string, std::string>> settings = {};
 };
 
-/// The checkpoints that a run keeps: the newest, and those of a step that `every` divides.
+/// The checkpoints that a run keeps: the newest, those of a step that `every` divides, and that of
+/// the best epoch.
 struct Retention {
   std::uint64_t newest = 3;
   std::optional<std::uint64_t> every = {};
