@@ -197,9 +197,10 @@ void record_exit_code(const std::string& run, int code) {
   if (run.empty() || run == "auto") return;
   const auto flight = std::filesystem::path(run) / "flight";
   try {
+    require_not_locked(run);
     make_folder(flight);
     write_file(flight / launching::exit_code_name, std::to_string(code) + '\n');
-  } catch (const OutputError& error) {
+  } catch (const Error& error) {
     if (code == 0) launching::print(error);  // else the error that ends the job is reported
   }
 }

@@ -59,8 +59,8 @@ std::string run_dir_in(const std::vector<std::string>& command);
 
 /// Writes the exit code of a job into the folder of its run, for `lockstep launch`: mpirun with its
 /// recovery does not return the code, and does not end after an error of ranks on other hosts.
-/// Writes nothing if `run` is empty or "auto". Local; prints an error if a success cannot be
-/// written.
+/// Writes nothing if `run` is empty or "auto", or if another job is using it. Local; prints an
+/// error if a success cannot be written.
 void record_exit_code(const std::string& run, int code);
 
 /// The syntax of a command whose operand is a run file; the caller adds settings and flags.

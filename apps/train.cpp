@@ -390,11 +390,12 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     const auto cause = known == nullptr ? launching::what_of(error) : known->problem();
     const bool continues =
         config_.survive && dynamic_cast<const comm::RankLost*>(&error) != nullptr;
-    if (directory_ && !continues) {
-      directory_->end(code, with_flags(cause));
-      if (code == ExitCode::stopped) record_end(static_cast<int>(code));  // mpirun returns its own
-    }
+    const bool ends_run = directory_ && !continues;
+    if (ends_run) directory_->end(code, with_flags(cause));
     directory_.reset();
+    if (ends_run && code == ExitCode::stopped) {
+      record_end(static_cast<int>(code));  // mpirun returns its own
+    }
     throw;
   }
 }

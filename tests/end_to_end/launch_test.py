@@ -77,6 +77,19 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["status"], "finished")
         self.assertEqual(len(made.losses), STEPS)
 
+    def test_a_second_job_in_the_folder_does_not_end_the_first(self):
+        process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600") + " --survive", RECOVERY)
+        self.mpirun_and_ranks(process, made, 50)
+        for flags in ("--survive", "--survive --resume auto"):
+            second = command.call(mpirun(2, "train", JOB, flags, "--run-dir", made.folder, options=RECOVERY))
+            self.assert_says(second.err, "is in use by another job", second)
+        time.sleep(4)  # longer than launch waits for a launcher whose job has ended
+        self.assertIsNone(process.poll())
+        os.kill(process.pid, signal.SIGUSR1)
+        result = finish(process)
+        self.assert_ends(result, 75)
+        self.assertNotIn("restart", result.err)
+
     def test_a_request_to_stop_is_passed_on(self):
         process, made = self.begin(2)
         self.mpirun_and_ranks(process, made, 20)
@@ -90,7 +103,7 @@ class Launch(command.CommandTest):
         self.assertEqual(len(made.losses), STEPS)
 
     def test_the_code_of_a_stop_is_the_ranks_own(self):
-        delay = {"OMPI_MCA_odls_base_sigkill_timeout": "5"}  # the ranks have that time to save
+        delay = {"OMPI_MCA_odls_base_sigkill_timeout": "2"}  # the ranks have that time to save
         process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600"), env=delay)
         self.mpirun_and_ranks(process, made, 20)
         os.kill(process.pid, signal.SIGTERM)  # for which mpirun returns a code of its own
