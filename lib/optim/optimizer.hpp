@@ -201,7 +201,7 @@ class UpdatePasses;  // internal: the passes of an update
 /// Gradients and moments below min_gradient, min_first_moment and min_second_moment become zero.
 /// Factors are computed in double, with b1^t and b2^t of OptimizerScalars, and rounded once; then
 /// every operation is rounded to float32, in one order, without contraction. Norms are of exact
-/// sums of squares, in integers (numerics/exact_squares.hpp says how their value is rounded). So an
+/// sums of squares, in integers, read with a relative error below 2^-51. So an
 /// update depends neither on the vector width, nor on the division of the block among ranks and
 /// threads, nor on how tensors are cut. Passes run on the rank's threads, sums of squares on one.
 /// Source   Sutskever et al. 2013 (momentum, in PyTorch's form); Kingma & Ba 2015, alg. 1,
