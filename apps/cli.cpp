@@ -199,7 +199,7 @@ void record_exit_code(const std::string& run, int code) {
   try {
     require_not_locked(run);
     make_folder(flight);
-    write_file(flight / launching::exit_code_name, std::to_string(code) + '\n');
+    launching::record_exit_code(flight, code);
   } catch (const Error& error) {
     if (code == 0) launching::print(error);  // else the error that ends the job is reported
   }

@@ -433,6 +433,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     make_folder(flight);
     std::error_code ignored;
     std::filesystem::remove(flight / launching::diagnosis_name, ignored);  // of an earlier job
+    if (is_first_group) launching::reserve_exit_code(flight);
   });
   run_ = comm::broadcast_text(comm, directory_ ? directory_->path().string() : "");
   recording_.write_to(run_, comm);

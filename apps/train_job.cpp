@@ -204,7 +204,8 @@ void Recording::write_to(const std::filesystem::path& run, const comm::Communica
     for (const int rank : comm.world_ranks()) names.insert(flight_name(rank));
     std::error_code ignored;
     for (const auto& entry : list_folder(folder, ignored)) {
-      if (names.count(entry.path().filename().string()) != 0) continue;
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("rank-") || names.contains(name)) continue;
       std::filesystem::remove(entry.path(), ignored);
     }
   }

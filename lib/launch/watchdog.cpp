@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -23,6 +24,7 @@ constexpr auto interval = std::chrono::milliseconds(200);
 constexpr double long_phases = 5;     // times the limit of a step
 constexpr int max_seconds_later = 5;  // of higher ranks, which wait for the lower ones to act
 constexpr auto pause_after_report = std::chrono::seconds(8);  // for the others to go on
+constexpr std::size_t exit_code_digits = 3;
 constexpr auto max_pause = std::chrono::seconds(2);  // of this thread; longer: it was stopped
 
 /// True if the ranks `odd` are on other hosts.
@@ -60,6 +62,33 @@ Diagnosis diagnose_now(std::span<const Flight> flights) {
   states.reserve(flights.size());
   for (const Flight& flight : flights) states.push_back(state_of(flight));
   return diagnose(flights, states, wall_clock());
+}
+
+namespace {
+
+/// Writes over the file with the exit code, which needs no room. False if there is none.
+bool overwrite_exit_code(const std::filesystem::path& flight, const std::string& text) {
+  std::fstream file(flight / exit_code_name, std::ios::in | std::ios::out | std::ios::binary);
+  return static_cast<bool>(file << text << std::flush);
+}
+
+}  // namespace
+
+void reserve_exit_code(const std::filesystem::path& flight) {
+  const std::string blank = std::string(exit_code_digits, ' ') + "\n";
+  if (!overwrite_exit_code(flight, blank)) write_file(flight / exit_code_name, blank);
+}
+
+std::optional<int> recorded_exit_code(const std::filesystem::path& flight) {
+  std::ifstream file(flight / exit_code_name);
+  int code = 0;
+  return file >> code ? std::optional(code) : std::nullopt;
+}
+
+void record_exit_code(const std::filesystem::path& flight, int code) {
+  if (recorded_exit_code(flight)) return;
+  const std::string text = std::to_string(code);
+  if (!overwrite_exit_code(flight, text)) write_file(flight / exit_code_name, text + "\n");
 }
 
 Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched,
@@ -134,7 +163,10 @@ void Watchdog::report() {
   const bool is_first = folder.empty() || !std::filesystem::exists(folder / diagnosis_name, none);
   if (is_first || survives_) {
     try {
-      if (!folder.empty()) write_file(folder / diagnosis_name, text + "\n");
+      if (!folder.empty()) {
+        record_exit_code(folder, static_cast<int>(ExitCode::timeout));
+        write_file(folder / diagnosis_name, text + "\n");
+      }
     } catch (const OutputError&) {  // printed below
     }
     print_error(text +

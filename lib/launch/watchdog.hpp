@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <thread>
@@ -73,6 +74,17 @@ inline constexpr const char* diagnosis_name = "diagnosis.txt";
 
 /// The file in the recorders' folder with the exit code of a job whose launcher does not report it.
 inline constexpr const char* exit_code_name = "exit_code";
+
+/// Reserves room for the code in the folder `flight`, so that it can be recorded on a full disk,
+/// and removes that of an earlier job. Local; throws OutputError.
+void reserve_exit_code(const std::filesystem::path& flight);
+
+/// Records the code of the job unless one is recorded: the first error is the cause of others.
+/// Local; throws OutputError.
+void record_exit_code(const std::filesystem::path& flight, int code);
+
+/// The code that the ranks have recorded; nullopt if they have not. Local.
+std::optional<int> recorded_exit_code(const std::filesystem::path& flight);
 
 /// The recorders of all ranks in `folder`, in the order of ranks. Files that cannot be read are
 /// left out; their names are appended to `unreadable` if that is not null. Local.

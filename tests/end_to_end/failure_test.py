@@ -472,7 +472,7 @@ class FullDisk(command.CommandTest):
                  "--run-dir", self.disk / "run")
         for world, argv in self.each_world(*train):
             with self.subTest(world=world):
-                result = self.on_tiny_disk("64k", argv)
+                result = self.on_tiny_disk("68k", argv)
                 self.assert_refused(result, 74, ["metrics.jsonl", "No space", "remedy"], SOON)
 
     def test_shared_memory_files_that_do_not_fit(self):

@@ -2,10 +2,14 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <optional>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
+#include "lockstep/launch/watchdog.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
 
@@ -101,4 +105,23 @@ TEST_CASE("the shell of a batch script is told how to start ranks", "[launch]") 
   CHECK_NOTHROW(launching::require_no_batch_shell(comm::Launch{"mpirun", 4, 0, true}, "program"));
   CHECK_THROWS_WITH(launching::require_no_batch_shell(comm::Launch{"sbatch", 4, 0}, "program"),
                     Catch::Contains("4 tasks") && Catch::Contains("srun --mpi=pmix -K program"));
+}
+
+TEST_CASE("the first exit code of a job is recorded, in the room that was reserved", "[launch]") {
+  const test::TemporaryFolder folder;
+  const auto& flight = folder.path();
+  const auto file = flight / launching::exit_code_name;
+  CHECK(launching::recorded_exit_code(flight) == std::nullopt);
+  launching::reserve_exit_code(flight);
+  CHECK(launching::recorded_exit_code(flight) == std::nullopt);
+  const auto size = std::filesystem::file_size(file);
+  launching::record_exit_code(flight, 86);
+  launching::record_exit_code(flight, 75);
+  CHECK(launching::recorded_exit_code(flight) == 86);
+  CHECK(std::filesystem::file_size(file) == size);
+  launching::reserve_exit_code(flight);
+  CHECK(launching::recorded_exit_code(flight) == std::nullopt);
+  std::filesystem::remove(file);
+  launching::record_exit_code(flight, 2);
+  CHECK(launching::recorded_exit_code(flight) == 2);
 }
