@@ -21,8 +21,10 @@
 #include <vector>
 
 #include "apps/cli.hpp"
+#include "apps/run_file.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/launch/hosts.hpp"
@@ -33,6 +35,7 @@
 namespace lockstep::apps {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int cannot_start = 127;  // of the child process, as shells have it
@@ -41,7 +44,9 @@ constexpr auto poll_interval = std::chrono::milliseconds(50);
 constexpr auto pause = std::chrono::seconds(1);               // before a restart
 constexpr double max_silence = 10;                            // of a host, in seconds
 constexpr auto max_without_ranks = std::chrono::seconds(10);  // of a launcher that had some
-constexpr auto max_after_end = std::chrono::seconds(3);       // of a launcher whose job has ended
+constexpr auto wait_for_lock = std::chrono::seconds(60);  // file servers keep that of a lost host
+constexpr int max_waits = 3;
+constexpr auto max_after_end = std::chrono::seconds(3);  // of a launcher whose job has ended
 
 }  // namespace
 
@@ -142,7 +147,7 @@ std::optional<bool> has_children(pid_t process) {
 }
 
 bool is_srun(const std::vector<std::string>& command) {
-  return std::filesystem::path(command[0]).filename() == "srun";
+  return fs::path(command[0]).filename() == "srun";
 }
 
 /// Kills a launcher that hangs. srun leaves a process in its group which, when srun is killed, ends
@@ -158,38 +163,32 @@ struct Ended {
   bool hung = false;       ///< the launcher outlived its ranks, and was killed
 };
 
-bool is_written_since(std::filesystem::file_time_type began, const std::filesystem::path& path) {
+bool is_written_since(fs::file_time_type began, const fs::path& path) {
   std::error_code error;
-  const auto written = std::filesystem::last_write_time(path, error);
+  const auto written = fs::last_write_time(path, error);
   return !error && written >= began;
 }
 
-std::filesystem::path diagnosis_of(const std::string& run) {
-  return std::filesystem::path(run) / "flight" / launching::diagnosis_name;
+fs::path diagnosis_of(const std::string& run) {
+  return fs::path(run) / "flight" / launching::diagnosis_name;
 }
 
 /// True if a watchdog has ended the job.
 bool is_diagnosed(const std::string& run) {
   std::error_code ignored;
-  return std::filesystem::exists(diagnosis_of(run), ignored);
+  return fs::exists(diagnosis_of(run), ignored);
 }
 
 /// Whether the job has finished this run; nullopt if it has not begun to train it since `began`.
-std::optional<bool> has_finished(const std::string& run, std::filesystem::file_time_type began) {
-  const auto summary = std::filesystem::path(run) / "summary.json";
+std::optional<bool> has_finished(const std::string& run, fs::file_time_type began) {
+  const auto summary = fs::path(run) / "summary.json";
   if (!is_written_since(began, summary)) return std::nullopt;
   return train::is_finished(run);
 }
 
-std::filesystem::path exit_code_of(const std::string& run) {
-  return std::filesystem::path(run) / "flight" / launching::exit_code_name;
-}
-
 /// The exit code that the ranks recorded; nullopt if they have not.
 std::optional<int> recorded_code(const std::string& run) {
-  std::ifstream file(exit_code_of(run));
-  int code = 0;
-  return file >> code ? std::optional(code) : std::nullopt;
+  return launching::recorded_exit_code(fs::path(run) / "flight");
 }
 
 /// The exit code that the ranks recorded. After a request to stop waits for it: mpirun may end
@@ -204,15 +203,71 @@ std::optional<int> code_of_ranks(const std::string& run, bool was_asked) {
   return code;
 }
 
+/// Watches the flight recorders of a run: ranks of other hosts are no children of their launcher.
+class RecorderWatch {
+ public:
+  explicit RecorderWatch(const std::string& run) : run_(run), last_(latest()) {}
+
+  /// True if the ranks of this job have recorded something, and then nothing for longer than their
+  /// own watchdogs permit: none of them is left.
+  bool are_silent() {
+    const auto now = Clock::now();
+    if (now < next_look_) return false;
+    next_look_ = now + between_looks;
+    if (const double latest_now = latest(); latest_now != last_) {
+      last_ = latest_now;
+      changed_ = now;
+    }
+    if (!changed_) return false;
+    const double silence = std::chrono::duration<double>(now - *changed_).count();
+    return silence > spare_seconds && (have_ended_ || silence > spare_seconds + limit());
+  }
+
+ private:
+  static constexpr auto between_looks = std::chrono::seconds(10);  // at 16 kB a rank
+  static constexpr double spare_seconds = 60;  // for file servers, and for the watchdogs to act
+
+  /// The time of the last record; notes whether all ranks have ended their work.
+  double latest() {
+    double time = 0;
+    have_ended_ = true;
+    for (const Flight& flight : launching::read_flights(fs::path(run_) / "flight")) {
+      have_ended_ = have_ended_ && flight.phase == Phase::end;
+      time = std::max(time, flight.since);
+      for (const FlightOperation& one : flight.operations) {
+        time = std::max({time, one.begin, one.end});
+      }
+    }
+    return time;
+  }
+
+  double limit() const {
+    RunConfig config;
+    try {
+      const std::string file = (fs::path(run_) / "config.toml").string();
+      apply_run_file(config, file, read_run_file(file));
+    } catch (const Error&) {  // the default
+    }
+    return launching::start_limit(static_cast<double>(config.timeout));
+  }
+
+  std::string run_;
+  bool have_ended_ = false;
+  double last_;
+  std::optional<Clock::time_point> changed_;  ///< when last_ was new; none: as before this job
+  Clock::time_point next_look_ = Clock::now();
+};
+
 /// Waits until the job ends, and passes signals on. Kills a launcher that outlives its ranks:
 /// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts,
 /// and after all losses with its recovery on several hosts; srun does after the loss of a node.
 Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::string& run,
                const StopRequests& requests) {
   Ended ended;
-  const auto began = std::filesystem::file_time_type::clock::now();
+  const auto began = fs::file_time_type::clock::now();
   auto with_ranks = Clock::now();
   bool had_ranks = false;
+  RecorderWatch recorders(run);
   for (;;) {
     int status = 0;
     if (::waitpid(job, &status, WNOHANG) == job) {
@@ -223,7 +278,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       } else if (const auto finished = has_finished(run, began)) {
         // mpirun's recovery ignores killed ranks, and mpirun returns 1 if it was asked to stop.
         if (ended.code == 0 && !*finished) ended.code = static_cast<int>(ExitCode::timeout);
-        if (ended.was_asked && *finished) ended.code = 0;
+        if ((ended.was_asked || ended.hung) && *finished) ended = {0, ended.was_asked, false};
       }
       return ended;
     }
@@ -237,7 +292,8 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
     const bool may_have_ranks = ranks.value_or(true) || !had_ranks;
     const bool has_ended = recorded_code(run).has_value();
     if (may_have_ranks && !has_ended && !is_diagnosed(run)) with_ranks = now;
-    if (now - with_ranks > (has_ended ? max_after_end : max_without_ranks)) {
+    const bool outlives = now - with_ranks > (has_ended ? max_after_end : max_without_ranks);
+    if (outlives || recorders.are_silent()) {
       ended.hung = true;
       kill_launcher(job, is_srun(command));
       with_ranks = now;
@@ -249,7 +305,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
 /// The step that the ranks of a run recorded last.
 std::uint64_t last_step(const std::string& run) {
   std::uint64_t step = 0;
-  for (const Flight& flight : launching::read_flights(std::filesystem::path(run) / "flight")) {
+  for (const Flight& flight : launching::read_flights(fs::path(run) / "flight")) {
     step = std::max(step, flight.step);
   }
   return step;
@@ -269,14 +325,38 @@ launching::Words on_answering_hosts(const launching::Words& command, const std::
         fmt::format("no host answers over {}: {}; the job is started on them", shell[0], names));
     return command;
   }
-  auto rest =
-      launching::without_hosts(command, silent, std::filesystem::path(run) / "flight" / "hostfile");
+  auto rest = launching::without_hosts(command, silent, fs::path(run) / "flight" / "hostfile");
   const auto ranks = launching::ranks_in(rest);
   launching::print_warning(
       fmt::format("{} {} not answer over {}: the job is started on the other hosts{}", names,
                   silent.size() == 1 ? "does" : "do", shell[0],
                   ranks.empty() ? "" : fmt::format(", with -n {}", ranks)));
   return rest;
+}
+
+/// True if a process of any host holds the lock of the run's folder.
+bool is_locked(const std::string& run) {
+  try {
+    require_not_locked(run);
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+void sleep_unless_asked(Clock::duration time, const StopRequests& requests) {
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end && requests.signal() == 0) std::this_thread::sleep_for(poll_interval);
+}
+
+/// What a watchdog wrote where its message may be lost: mpirun forwards none of a host that it has
+/// lost. Empty if there is none, or if all ranks are on this host.
+std::string diagnosis_in(const std::string& run, const launching::Words& command) {
+  std::ifstream file(diagnosis_of(run));
+  if (launching::hosts_of(command).empty() || !file) return "";
+  std::string text;
+  for (std::string line; std::getline(file, line);) text += "\n  " + line;
+  return text;
 }
 
 bool would_repeat(int code) {
@@ -298,13 +378,31 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   launching::Words attempt = command;
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
+  int waits = 0;     // for a lock
   for (std::uint64_t restarts = 0;; ++restarts) {
     std::error_code ignored;
-    for (const auto& written : {exit_code_of(run), diagnosis_of(run)}) {
-      std::filesystem::remove(written, ignored);  // by the attempt before
+    const auto flight = fs::path(run) / "flight";  // of the attempt before
+    fs::remove(flight / launching::diagnosis_name, ignored);
+    if (fs::exists(flight / launching::exit_code_name, ignored)) {
+      launching::reserve_exit_code(flight);
     }
     const Ended ended = wait_for(start(attempt), attempt, run, requests);
-    if (ended.was_asked || (would_repeat(ended.code) && !ended.hung)) return ended.code;
+    if (ended.was_asked && ended.hung) {
+      launching::print_warning("the job hung after the request to stop, and was killed");
+    }
+    const bool waits_for_lock = restarts > 0 && waits < max_waits &&
+                                ended.code == static_cast<int>(ExitCode::usage) && is_locked(run);
+    const bool is_final = would_repeat(ended.code) && !ended.hung && !waits_for_lock;
+    if (ended.was_asked || is_final) return ended.code;
+    if (waits_for_lock) {
+      ++waits;
+      launching::print_warning(
+          "the folder of the run is locked, perhaps by a rank of a lost host: the job is started "
+          "again in a minute");
+      sleep_unless_asked(wait_for_lock, requests);
+      if (requests.signal() != 0) return ended.code;
+      continue;
+    }
     const std::uint64_t step = last_step(run);
     failures = step == failed_step ? failures + 1 : 1;
     failed_step = step;
@@ -326,7 +424,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
           "\n  remedy: start it again to continue; --max-restarts sets the limit");
       return ended.code;
     }
-    launching::print_warning(fmt::format("{}; restart {} follows", how, restarts + 1));
+    launching::print_warning(
+        fmt::format("{}; restart {} follows{}", how, restarts + 1, diagnosis_in(run, attempt)));
     std::this_thread::sleep_for(pause);
     const bool has_begun = !had_checkpoint && train::has_checkpoint(run);
     attempt = on_answering_hosts(has_begun ? continued(command) : command, run);
