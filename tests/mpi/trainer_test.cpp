@@ -5,6 +5,7 @@
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/collectives/two_level.hpp"
+#include "tests/support/greatest_error.hpp"
 #include "tests/support/mpi_world.hpp"
 #include "tests/support/require_on_all.hpp"
 #include "tests/support/toy_run.hpp"
@@ -73,9 +74,5 @@ TEST_CASE("allreduce training over MPI follows one rank alone", "[mpi][train]") 
   comm::SelfCommunicator self;
   const auto alone = train_toy(self, run);
   const auto mine = train_toy(comm, run);
-  double worst = 0;
-  for (std::size_t i = 0; i < alone.weights.size(); ++i) {
-    worst = std::max(worst, static_cast<double>(std::abs(mine.weights[i] - alone.weights[i])));
-  }
-  REQUIRE_ON_ALL(comm, worst < 2e-4);
+  REQUIRE_ON_ALL(comm, test::greatest_error(mine.weights, alone.weights) < 2e-4);
 }

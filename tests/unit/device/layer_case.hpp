@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include "lockstep/numerics/cuda/device_products.hpp"
+#include "tests/support/greatest_error.hpp"
 #include "tests/unit/device/device_memory.hpp"
 
 namespace lockstep::test {
@@ -123,12 +123,7 @@ constexpr double float32_error = 2e-5;
 inline void require_close(const std::vector<float>& values, const std::vector<double>& expected,
                           double error) {
   REQUIRE(values.size() == expected.size());
-  double worst = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double distance = std::abs(values[i] - expected[i]);
-    worst = distance <= worst ? worst : distance;  // keeps NaN
-  }
-  REQUIRE(worst < error);
+  REQUIRE(greatest_error(values, expected) < error);
 }
 
 /// What the device has computed, with nothing around it written to.

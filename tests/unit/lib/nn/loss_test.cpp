@@ -13,6 +13,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/numerics/strict_math.hpp"
+#include "tests/support/greatest_error.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -247,11 +248,7 @@ TEST_CASE("losses follow PyTorch", "[nn]") {
     const auto recorded = losses.get<std::vector<double>>();
     REQUIRE(recorded.size() == 100);
     const auto worst = [&](const std::vector<double>& found) {
-      double greatest = 0;
-      for (std::size_t i = 0; i < recorded.size(); ++i) {
-        greatest = std::max(greatest, std::abs(found[i] - recorded[i]) / recorded[i]);
-      }
-      return greatest;
+      return test::greatest_error(found, recorded, test::ErrorKind::relative);
     };
     CHECK(worst(losses_of_steps(name, *make_library_products<double>(), 100)) < 1e-12);
     CHECK(worst(losses_of_steps(name, *make_strict_products(Simd::automatic), 100)) < 1e-5);

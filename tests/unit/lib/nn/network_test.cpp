@@ -10,6 +10,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/nn/network_shape.hpp"
+#include "tests/support/greatest_error.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -127,11 +128,7 @@ TEST_CASE("a residual network follows PyTorch", "[nn][graph]") {
   REQUIRE(steps >= 20);
   recorded.push_back(figures.at("evaluation").get<double>());
   const auto worst = [&](const std::vector<double>& found) {
-    double greatest = 0;
-    for (std::size_t i = 0; i < recorded.size(); ++i) {
-      greatest = std::max(greatest, std::abs(found[i] - recorded[i]) / recorded[i]);
-    }
-    return greatest;
+    return test::greatest_error(found, recorded, test::ErrorKind::relative);
   };
   CHECK(worst(losses<double>(*make_library_products<double>(), steps)) < 1e-10);
   CHECK(worst(losses<float>(*make_library_products<float>(), steps)) < 1e-5);

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/threads.hpp"
+#include "tests/support/greatest_error.hpp"
 
 using namespace lockstep::optim;
 
@@ -254,15 +255,10 @@ TEST_CASE("optimizers follow PyTorch", "[optimizer]") {
       const auto expected = figure.at("weights").find(std::to_string(step + 1));
       if (expected == figure.at("weights").end()) continue;
       ++compared;
-      double norm = 0;
-      double difference = 0;
-      for (std::size_t i = 0; i < w.size(); ++i) {
-        const auto exact = expected->at(i).get<double>();
-        norm = std::max(norm, std::abs(exact));
-        difference = std::max(difference, std::abs(static_cast<double>(w[i]) - exact));
-      }
+      const auto exact = expected->get<std::vector<double>>();
+      const double norm = lockstep::test::greatest_error(exact, std::vector<double>(weights));
       INFO("step " << step + 1);
-      CHECK(difference / norm < 1e-5);
+      CHECK(lockstep::test::greatest_error(w, exact) / norm < 1e-5);
     }
     CHECK(compared == 7);
     CHECK(optimizer.gradient_norm().has_value() == figure.contains("clip_norm"));
