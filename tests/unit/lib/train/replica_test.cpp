@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <stdexcept>
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/strategy.hpp"
@@ -75,8 +76,12 @@ Result train_in_parts(comm::Communicator& comm, std::size_t micro_batch) {
   const auto probabilities = replica.probabilities(x);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto row = std::span<const float>(probabilities).subspan(i * classes, classes);
-    CHECK(std::accumulate(row.begin(), row.end(), 0.0F) == Approx(1).epsilon(1e-5));
-    CHECK(nn::predicted_class(row) == static_cast<std::size_t>(result.predicted[i]));
+    if (std::accumulate(row.begin(), row.end(), 0.0F) != Approx(1).epsilon(1e-5)) {
+      throw std::logic_error("probabilities whose sum is not 1");
+    }
+    if (nn::predicted_class(row) != static_cast<std::size_t>(result.predicted[i])) {
+      throw std::logic_error("probabilities of another class");
+    }
   }
   result.hash = replica.weights_hash();
   return result;
@@ -103,6 +108,16 @@ std::uint64_t trained_on(int ranks, Make make, std::optional<std::uint64_t> step
     }
     return replica.weights_hash();
   });
+}
+
+template <class Call>
+std::string refusal_of(Call call) {
+  try {
+    call();
+  } catch (const comm::AgreedError& error) {
+    return std::to_string(static_cast<int>(error.code())) + " " + error.what();
+  }
+  return "";
 }
 
 }  // namespace
@@ -187,6 +202,10 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
     std::uint64_t hash = 0;
     double loss = 0;
     std::vector<double> metrics;
+    double error = 0;  // the first metric, by hand
+    std::uint64_t examples = 0;
+    std::size_t values = 0;
+    bool refuses_large = false;  // batches
     bool operator==(const Fit&) const = default;
   };
   const NormalLikelihood loss;
@@ -197,7 +216,7 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
        }},
       {"constant", [](std::span<const float>, const nn::Targets&) { return 0.25; }}};
   const auto fit = [&](int ranks) {
-    return test::on_all(ranks, [&](comm::Communicator& comm) {
+    const Fit found = test::on_all(ranks, [&](comm::Communicator& comm) {
       Strategy strategy(comm);
       auto batches = strategy.distribute_dataset(from_elements(points).shuffle(5).batch(8));
       train::Replica replica({2, {6}, 2}, batches, {.loss = &loss});
@@ -206,8 +225,6 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
       }
       auto in_order = strategy.distribute_dataset(from_elements(points).batch(20));
       const auto result = replica.evaluate(in_order, metrics);
-      CHECK(result.examples == 50);
-      CHECK(result.values.empty());  // no R2 of one value for two outputs
       std::vector<float> x;
       for (const auto& [x_of, value] : points) {
         x.insert(x.end(), x_of.values().begin(), x_of.values().end());
@@ -217,12 +234,22 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
       for (std::size_t i = 0; i < points.size(); ++i) {
         sum += std::abs(static_cast<double>(outputs[2 * i] - points[i].second.values()[0]));
       }
-      CHECK(result.metrics.at(0) == Approx(sum / 50).epsilon(1e-12));
       auto large = strategy.distribute_dataset(from_elements(points).repeat(1000).batch(5000),
                                                {.policy = data::ShardPolicy::off});
-      CHECK_THROWS_AS(replica.evaluate(large), comm::AgreedError);
-      return Fit{replica.weights_hash(), result.loss(), result.metrics};
+      const bool refuses_large = !refusal_of([&] { replica.evaluate(large); }).empty();
+      return Fit{.hash = replica.weights_hash(),
+                 .loss = result.loss(),
+                 .metrics = result.metrics,
+                 .error = sum / 50,
+                 .examples = result.examples,
+                 .values = result.values.size(),
+                 .refuses_large = refuses_large};
     });
+    CHECK(found.examples == 50);
+    CHECK(found.values == 0);  // no R2 of one value for two outputs
+    CHECK(found.metrics.at(0) == Approx(found.error).epsilon(1e-12));
+    CHECK(found.refuses_large);
+    return found;
   };
   const Fit one = fit(1);
   CHECK(one.metrics.at(1) == 0.25);
@@ -237,15 +264,34 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
     for (int i = 0; i < 60; ++i)
       table << i % 7 << ',' << i % 5 << ',' << i % 7 * 0.5 - i % 5 << '\n';
   }
+  const auto open = [&]() -> std::shared_ptr<data::Source> {
+    return data::open_data_set(folder.path() / "table.csv",
+                               {.classes = {},
+                                .table = data::TableOptions{.label_columns = {"label"}},
+                                .test_split = 0.2})
+        .train;
+  };
+  CHECK_THROWS_AS(from_source(open()), ConfigError);
+  struct Evaluated {
+    std::uint64_t hash = 0;
+    std::pair<double, double> of_source;  // the sum of the losses, and R2
+    std::pair<double, double> of_elements;
+    std::string probabilities;  // the error
+    std::string predict;
+    bool operator==(const Evaluated&) const = default;
+  };
+  const auto error_of = [](auto call) -> std::string {
+    try {
+      call();
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
   const auto evaluated = [&](int ranks) {
-    return test::on_all(ranks, [&](comm::Communicator& comm) {
+    const Evaluated found = test::on_all(ranks, [&](comm::Communicator& comm) {
       Strategy strategy(comm);
-      auto set = data::open_data_set(folder.path() / "table.csv",
-                                     {.classes = {},
-                                      .table = data::TableOptions{.label_columns = {"label"}},
-                                      .test_split = 0.2});
-      const std::shared_ptr<data::Source> training = std::move(set.train);
-      CHECK_THROWS_AS(from_source(training), ConfigError);
+      const auto training = open();
       auto batches = strategy.distribute_dataset(
           from_source_of_values(training).shuffle(3).batch(8), {.policy = data::ShardPolicy::data});
       const nn::RegressionLoss<float> loss;
@@ -254,8 +300,6 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
       for (int epoch = 0; epoch < 20; ++epoch) {
         for (const auto& batch : batches) replica.train(batch);
       }
-      CHECK_THROWS_WITH(replica.probabilities({}), Catch::Contains("use outputs()"));
-      CHECK_THROWS_WITH(replica.predict({}), Catch::Contains("is of values, not of classes"));
       const auto of_source = replica.evaluate(*training);
       auto elements =
           strategy.distribute_dataset(from_source_of_values(training)
@@ -263,11 +307,17 @@ TEST_CASE("records of a table with values train and are evaluated alike", "[trai
                                           .batch(train::evaluation_batch),
                                       {.policy = data::ShardPolicy::data});
       const auto of_elements = replica.evaluate(elements);
-      CHECK(of_source.loss_sum == of_elements.loss_sum);
-      CHECK(of_source.score() == of_elements.score());
-      CHECK(of_source.score() > 0.9);
-      return std::pair(replica.weights_hash(), of_source.loss_sum);
+      return Evaluated{replica.weights_hash(),
+                       {of_source.loss_sum, of_source.score()},
+                       {of_elements.loss_sum, of_elements.score()},
+                       error_of([&] { replica.probabilities({}); }),
+                       error_of([&] { replica.predict({}); })};
     });
+    CHECK(found.of_source == found.of_elements);
+    CHECK(found.of_source.second > 0.9);
+    CHECK_THAT(found.probabilities, Catch::Contains("use outputs()"));
+    CHECK_THAT(found.predict, Catch::Contains("is of values, not of classes"));
+    return found;
   };
   const auto one = evaluated(1);
   for (const int ranks : {2, 3}) CHECK(evaluated(ranks) == one);
@@ -344,16 +394,6 @@ TEST_CASE("weights that a step cannot be divided by are an error of the data", "
   }
 }
 
-template <class Call>
-std::string refusal_of(Call call) {
-  try {
-    call();
-  } catch (const comm::AgreedError& error) {
-    return std::to_string(static_cast<int>(error.code())) + " " + error.what();
-  }
-  return "";
-}
-
 TEST_CASE("no examples are bad data, in training as in evaluation", "[train]") {
   const auto refusals = test::per_rank(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
@@ -428,7 +468,9 @@ TEST_CASE("weighted records of a data set train as those of a reader", "[train]"
         for (const auto& batch : batches) replica.train(batch);
       }
       auto all = strategy.distribute_dataset(elements.batch(train::evaluation_batch), by_data);
-      CHECK(replica.evaluate(all).loss_sum == replica.evaluate(*source).loss_sum);
+      if (replica.evaluate(all).loss_sum != replica.evaluate(*source).loss_sum) {
+        throw std::logic_error("another loss of the same records");
+      }
       return replica.weights_hash();
     };
     return has_values ? train_on(from_weighted_source_of_values(source))
@@ -572,7 +614,9 @@ TEST_CASE("ranks save and go on with slices of several ranges", "[train][checkpo
       const std::string name = std::to_string(comm.size()) + "-" + std::to_string(step);
       const auto path = replica->save(folder.path() / name);
       const auto description = train::read_description(path);
-      CHECK(description.weights_hash == replica->weights_hash());
+      if (description.weights_hash != replica->weights_hash()) {
+        throw std::logic_error("another hash was saved");
+      }
       replica = std::make_unique<train::Replica>(shape, plan, comm, own);
       replica->restore(description, train::read_state(path));
     }
