@@ -10,6 +10,7 @@
 
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/synthetic.hpp"
+#include "tests/support/soon.hpp"
 #include "tests/support/toy_source.hpp"
 
 using namespace lockstep;
@@ -100,15 +101,6 @@ StagedBatch wait_until_ready(Prefetch& prefetch, std::uint64_t epoch, std::uint6
   throw std::runtime_error("never ready");
 }
 
-/// Waits for the thread's reads. Throws after 20 seconds.
-void wait_for(const std::atomic<int>& reads, int count) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (reads < count) {
-    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("never read");
-    std::this_thread::yield();
-  }
-}
-
 /// Knows what it gave, and gives no more than `left` blocks.
 class Recording final : public std::pmr::memory_resource {
  public:
@@ -186,7 +178,7 @@ TEST_CASE("the thread reads once reading is slow, ahead by its depth", "[prefetc
   CHECK(read(prefetch, 0, 1) == read(direct.reader, 0, 1));
   CHECK(reads == 2);
   CHECK(read(prefetch, 0, 2) == read(direct.reader, 0, 2));
-  wait_for(reads, 6);  // the consumer's three, and three ahead
+  REQUIRE(test::soon([&] { return reads >= 6; }));  // the consumer's three, and three ahead
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(reads == 6);
   CHECK(read(prefetch, 0, 3) == read(direct.reader, 0, 3));
@@ -378,7 +370,7 @@ TEST_CASE("asking what is ready neither waits nor throws nor moves", "[prefetch]
   wait_until_ready(prefetch, 0, 1);
   closed = true;
   prefetch.take(0, 1);
-  wait_for(reads, 3);
+  REQUIRE(test::soon([&] { return reads >= 3; }));
   CHECK_FALSE(prefetch.ready(0, 2));  // its read has begun and does not end
   broken = true;
   closed = false;
@@ -403,7 +395,7 @@ TEST_CASE("an error comes out with the batch that is taken", "[prefetch][staged]
   Setting direct;
   CHECK(copy_of(first, setting.reader) == read(direct.reader, 0, 0));
   if (depth > 0) {  // the thread has met it: whoever asks what is ready hears nothing of it
-    wait_for(reads, 3);
+    REQUIRE(test::soon([&] { return reads >= 3; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     CHECK_FALSE(prefetch.ready(0, 2));
   }

@@ -6,6 +6,7 @@
 
 #include "lockstep/distribute/readers.hpp"
 #include "lockstep/distribute/sources.hpp"
+#include "tests/support/soon.hpp"
 
 using namespace lockstep;
 
@@ -31,14 +32,6 @@ std::optional<int> next_of(Prefetcher& ahead) {
   return value ? std::optional(*static_cast<int*>(value.get())) : std::nullopt;
 }
 
-template <class Condition>
-bool soon(Condition condition) {
-  for (int i = 0; i < 2000 && !condition(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return condition();
-}
-
 }  // namespace
 
 TEST_CASE("values come in order and end, whatever the depth", "[prefetch]") {
@@ -55,7 +48,7 @@ TEST_CASE("a thread reads ahead, and no further than it may", "[prefetch]") {
   Prefetcher ahead([&] { return boxed(counter()); }, 3);
   CHECK(counter.asked == 0);  // nothing before the first next()
   CHECK(next_of(ahead) == 0);
-  CHECK(soon([&] { return counter.asked == 4; }));  // 1 taken, 3 ready
+  CHECK(test::soon([&] { return counter.asked == 4; }));  // 1 taken, 3 ready
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(counter.asked == 4);
 }

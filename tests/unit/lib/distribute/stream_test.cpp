@@ -8,6 +8,7 @@
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/strategy.hpp"
 #include "tests/support/per_rank.hpp"
+#include "tests/support/soon.hpp"
 
 using namespace lockstep;
 using data::ShardPolicy;
@@ -34,6 +35,12 @@ struct ReadOnce {
   }
 };
 
+/// Until `count` numbers were read, and a little longer, in which more could be.
+void wait_for(const ReadOnce& once, std::int64_t count) {
+  test::soon([&] { return *once.position >= count; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 /// `count` elements [1, 2, 3] whose number is not known.
 Dataset<Rows> rows_of_three(std::int64_t count) {
   return from_generator<Rows>([count] {
@@ -55,7 +62,7 @@ TEST_CASE("prefetch(n) reads n batches ahead of the last one taken", "[distribut
     auto data = strategy.distribute_dataset(ahead, {.policy = ShardPolicy::data});
     auto iterator = data.make_iterator();
     iterator.next();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    wait_for(once, 4);
     return 0;
   });
   CHECK(*once.position == 4);
@@ -73,8 +80,8 @@ TEST_CASE("batches are read ahead as the options say, and a function's as it say
       GENERATE(Case{false, 0, std::nullopt, 2}, Case{false, 0, 0, 1}, Case{false, 0, 5, 6},
                Case{true, 0, std::nullopt, 1}, Case{true, 2, std::nullopt, 3});
   const ReadOnce once;
-  on_all(1, [&, function = function, in_pipeline = in_pipeline,
-             prefetch = prefetch](comm::Communicator& comm) {
+  on_all(1, [&, function = function, in_pipeline = in_pipeline, prefetch = prefetch,
+             read = read](comm::Communicator& comm) {
     Strategy strategy(comm);
     auto batches = once.numbers().batch(1);
     if (in_pipeline > 0) batches = batches.prefetch(in_pipeline);
@@ -84,7 +91,7 @@ TEST_CASE("batches are read ahead as the options say, and a function's as it say
                                batches, {.policy = ShardPolicy::data, .prefetch = prefetch});
     auto iterator = data.make_iterator();
     iterator.next();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    wait_for(once, read);
     return 0;
   });
   CHECK(*once.position == read);
