@@ -1,5 +1,7 @@
 #include "tests/support/amx_emulator.hpp"
 
+#include <catch2/catch.hpp>
+
 #if defined(__x86_64__)
 
 #include <ucontext.h>
@@ -7,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
 
@@ -210,6 +211,9 @@ bool can_test_amx() {
 
 lockstep::test::AmxEmulator::AmxEmulator() {}
 lockstep::test::AmxEmulator::~AmxEmulator() {}
-bool lockstep::test::can_test_amx() { return false; }
+bool lockstep::test::can_test_amx() {
+  WARN("SKIPPED: this processor is not x86-64, so the kernels for AMX are not tested");
+  return false;
+}
 
 #endif

@@ -168,7 +168,12 @@ struct Instructions {
 std::vector<Instructions> instructions() {
   std::vector<Instructions> result;
   for (const Simd simd : {Simd::scalar, Simd::avx2, Simd::avx512, Simd::neon}) {
-    if (has_simd(simd)) result.push_back({simd_name(simd), bf16_products(simd)});
+    if (has_simd(simd)) {
+      result.push_back({simd_name(simd), bf16_products(simd)});
+    } else {
+      WARN("SKIPPED: this processor has no " << simd_name(simd)
+                                             << ", so its kernels are not tested");
+    }
   }
   static const bool amx = test::can_test_amx();
   if (amx) result.push_back({"AMX", *amx_products()});
