@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/threads.hpp"
 
 namespace lockstep::test {
 
@@ -42,6 +43,18 @@ class Findings {
  private:
   std::vector<std::string> list_;
 };
+
+/// Runs `body(wire, findings)` on `ranks` threads; returns what all ranks found wrong.
+inline std::string findings_of(int ranks,
+                               const std::function<void(comm::Communicator&, Findings&)>& body) {
+  std::vector<Findings> findings(static_cast<std::size_t>(ranks));
+  comm::run_ranks(ranks, [&](comm::Communicator& wire) {
+    body(wire, findings[static_cast<std::size_t>(wire.rank())]);
+  });
+  std::string all;
+  for (const auto& rank : findings) all += rank.text();
+  return all;
+}
 
 struct ContractCheck {
   const char* name;

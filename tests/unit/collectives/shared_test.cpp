@@ -22,14 +22,10 @@ using Wrap = std::function<std::unique_ptr<Communicator>(Communicator& wire)>;
 /// Runs `check` on what `wrap` makes of `ranks` threads; returns what each rank found wrong.
 std::string findings_of(int ranks, const Wrap& wrap,
                         const std::function<void(Communicator&, test::Findings&)>& check) {
-  std::vector<test::Findings> findings(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](Communicator& wire) {
+  return test::findings_of(ranks, [&](Communicator& wire, test::Findings& findings) {
     const auto comm = wrap(wire);
-    check(*comm, findings[static_cast<std::size_t>(wire.rank())]);
+    check(*comm, findings);
   });
-  std::string all;
-  for (const auto& rank : findings) all += rank.text();
-  return all;
 }
 
 std::unique_ptr<Communicator> shared(Communicator& wire) {

@@ -19,16 +19,12 @@ using comm::Communicator;
 namespace {
 
 /// Runs `check` on `ranks` ranks that are connected by TCP; returns what they found wrong.
-std::string findings_of(int ranks,
-                        const std::function<void(Communicator&, test::Findings&)>& check) {
-  std::vector<test::Findings> findings(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](Communicator& wire) {
+std::string tcp_findings(int ranks,
+                         const std::function<void(Communicator&, test::Findings&)>& check) {
+  return test::findings_of(ranks, [&](Communicator& wire, test::Findings& findings) {
     comm::TcpCommunicator tcp(wire);
-    check(tcp, findings[static_cast<std::size_t>(wire.rank())]);
+    check(tcp, findings);
   });
-  std::string all;
-  for (const auto& rank : findings) all += rank.text();
-  return all;
 }
 
 /// The world ranks of those that take part.
@@ -46,12 +42,12 @@ TEST_CASE("TCP keeps the communicator's contract", "[collectives]") {
   const int ranks = GENERATE(1, 2, 3, 5);
   for (const auto& check : test::communicator_contract()) {
     INFO(check.name << " on " << ranks);
-    CHECK(findings_of(ranks, check.run) == "");
+    CHECK(tcp_findings(ranks, check.run) == "");
   }
 }
 
 TEST_CASE("ranks whose collectives differ are named over TCP", "[collectives]") {
-  CHECK(findings_of(2, [](Communicator& comm, test::Findings& findings) {
+  CHECK(tcp_findings(2, [](Communicator& comm, test::Findings& findings) {
           std::vector<float> values(comm.rank() == 1 ? 7 : 8);
           const auto what = findings.expect_throw<comm::CommError>(
               "different counts", [&] { comm.all_reduce(std::span(values)); });

@@ -15,21 +15,6 @@
 using namespace lockstep;
 using comm::Communicator;
 
-namespace {
-
-/// Runs `body` on every rank and returns what each rank found wrong.
-std::string findings_of(int ranks, void (*body)(Communicator&, test::Findings&)) {
-  std::vector<test::Findings> findings(static_cast<std::size_t>(ranks));
-  comm::run_ranks(ranks, [&](Communicator& comm) {
-    body(comm, findings[static_cast<std::size_t>(comm.rank())]);
-  });
-  std::string all;
-  for (const auto& rank : findings) all += rank.text();
-  return all;
-}
-
-}  // namespace
-
 TEST_CASE("a rank that leaves releases its peers in every part", "[collectives]") {
   const auto body = [](Communicator& comm) {
     const auto part = comm.split(comm.rank() / 2);
@@ -70,7 +55,7 @@ TEST_CASE("threads keep the communicator's contract", "[collectives]") {
   const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
   for (const auto& check : test::communicator_contract()) {
     INFO(check.name << " on " << ranks);
-    CHECK(findings_of(ranks, check.run) == "");
+    CHECK(test::findings_of(ranks, check.run) == "");
   }
 }
 

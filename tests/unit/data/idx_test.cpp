@@ -1,6 +1,5 @@
 #include "lockstep/data/idx.hpp"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/writer.hpp"
 #include "tests/support/no_root.hpp"
+#include "tests/support/peak_memory.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
@@ -246,12 +246,6 @@ void try_damaged(const Pair& pair, const Records& expected, std::size_t& refused
     ++refused;
     CHECK_THAT(error.what(), StartsWith(pair.folder.path().string()));
   }
-}
-
-long peak_kilobytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
 }
 
 TEST_CASE("every truncation and every flipped bit is refused or harmless", "[data]") {

@@ -1,6 +1,4 @@
 // Damaged files by the hundred, for every format: refused with file and place, or harmless.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/writer.hpp"
+#include "tests/support/peak_memory.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
@@ -70,12 +69,6 @@ struct Victim {
   std::size_t tried = 0;
   std::size_t refused = 0;
 };
-
-long peak_kilobytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
-}
 
 void damage(Victim& victim, const std::filesystem::path& path) {
   const Bytes good = read_bytes(path);

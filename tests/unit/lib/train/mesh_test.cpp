@@ -20,11 +20,8 @@ struct Size {
 std::vector<ToyResult> on_mesh(Size size, ToyRun run,
                                const std::vector<Observer*>& observers = {}) {
   run.model = size.model;
-  std::vector<ToyResult> results(static_cast<std::size_t>(size.ranks));
-  comm::run_ranks(size.ranks, [&](comm::Communicator& comm) {
-    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, run, observers);
-  });
-  return results;
+  return test::per_rank(size.ranks,
+                        [&](comm::Communicator& comm) { return train_toy(comm, run, observers); });
 }
 
 /// The last weights of a run, as a checkpoint would have them.
