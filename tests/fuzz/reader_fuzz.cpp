@@ -12,6 +12,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
@@ -113,13 +114,16 @@ void read_gzip(std::span<const std::uint8_t> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(data, size);
   try {
-    const auto format = lockstep::data::format_named(FUZZ_FORMAT);
-    if (format == lockstep::data::Format::picture) {
-      lockstep::data::read_picture(bytes);
-    } else if (format) {
-      lockstep::data::read_pair_or_file(*format, bytes);
-    } else {
+    const std::string_view name = FUZZ_FORMAT;
+    const auto format = lockstep::data::format_named(name);
+    if (name == "gzip") {
       lockstep::data::read_gzip(bytes);
+    } else if (!format) {
+      std::abort();
+    } else if (*format == lockstep::data::Format::picture) {
+      lockstep::data::read_picture(bytes);
+    } else {
+      lockstep::data::read_pair_or_file(*format, bytes);
     }
   } catch (const lockstep::DataError&) {
   }

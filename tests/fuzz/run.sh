@@ -9,6 +9,7 @@ build=$PWD/${2:-build/fuzz}
 failed=0
 for reader in idx csv npy tfrecord cifar picture gzip; do
   work=$build/fuzz/$reader
+  rm -rf "$work/corpus"
   mkdir -p "$work/corpus"
   python3 tests/fuzz/seeds.py "$reader" "$work/corpus"
   if (cd "$work" && ASAN_OPTIONS=quarantine_size_mb=16 "$build/tests/fuzz/fuzz_$reader" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
