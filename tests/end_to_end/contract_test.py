@@ -68,7 +68,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("train --batch-size 12x", ["--batch-size", "12x"]),
     ("train --seed 99999999999999999999", ["--seed", "99999999999999999999"]),
     ("train missing.toml", ["missing.toml", "no such"]),
-    ("train .", ["."]),
+    ("train .", ["error: .: no such run file, or no regular file"]),
     ("train --nesterov true", ["true: no such run file", "--nesterov=true"]),
     ("train a.toml b.toml", ["a.toml", "b.toml"]),
     ("generate", ["folder"]),

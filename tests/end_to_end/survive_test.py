@@ -68,7 +68,8 @@ class Survive(command.CommandTest):
         result = finish(process)
         self.assert_ends(result, 0)
         self.assert_says(result.err, ["ended; 1 rank goes on", "rank 1 ended", "training goes on after step"], result)
-        self.assert_says(result.out, "test", result)
+        last = made.checkpoints[-1]
+        self.assert_says(result.out, ["\ntest: ", f"\nweights {made.summary['weights_hash']} saved in {last}\n"], result)
         self.assert_undisturbed(made, result)
         lost = made.summary["ranks_lost"]
         self.assertEqual(sorted(loss["rank"] for loss in lost), [0, 1, 3], lost)
