@@ -37,6 +37,14 @@ class Canonical(command.CommandTest):
         self.assertEqual(len(found), 1, "\n".join(f"{worlds}: {key}" for key, worlds in
                                                   found.items()))
 
+    def test_known_hashes(self):
+        """A change of the code that changes the weights in every world alike is found here alone."""
+        for precision, expected in (("float32", "ee20f26b627cd83c"), ("bf16", "73975eac8c6e6fd7")):
+            with self.subTest(precision=precision):
+                run = self.train("--train-limit 5000 --test-limit 5000 --epochs 1 --precision", precision,
+                                 name=precision, threads=2)
+                self.assertEqual(run.summary["weights_hash"], expected, str(run.result))
+
     def test_ranks_backends_and_exchanges(self):
         """Two jobs in each world, and each job with every backend and exchange."""
         for number, (name, job) in enumerate(JOBS.items()):
