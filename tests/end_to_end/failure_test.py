@@ -226,10 +226,12 @@ class Interrupted(command.CommandTest):
         self.assertEqual(process.wait(timeout=seconds(SOON)), 75)
         self.assertEqual(self.made.checkpoints[-1].name, f"step-{len(self.made.metrics):08}")
         process.stderr.close()
-        slurm = {"SLURM_JOB_END_TIME": str(int(time.time()) + 5)}
-        for limit, env in (("--max-time 00:00:03", {}), ("", slurm)):
+        for limit in ("", "--max-time 00:00:03"):  # in this order: the run keeps its --max-time
+            steps = len(self.made.metrics)
+            env = {} if limit else {"SLURM_JOB_END_TIME": str(int(time.time()) + 5)}
             result = command.run("train --resume", self.made.folder, "--progress off", limit, env=env)
             self.assert_ends(result, 75)
+            self.assertGreater(len(self.made.metrics), steps, str(result))
             self.assert_says(result.err, "stopped before the time limit after", result)
             self.assertLess(result.seconds, seconds(5))
 
