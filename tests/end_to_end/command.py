@@ -17,6 +17,9 @@ MPI = os.environ.get("LOCKSTEP_MPI", "ON") != "OFF"  # as the build under test w
 FAULTS = os.environ.get("LOCKSTEP_FAULT_INJECTION", "ON") != "OFF"
 LIMIT = 60.0  # seconds for any one command, before the factor
 SMALL = "--train-limit 600 --test-limit 200 --layers 32 --epochs 1"
+LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000"
+SAVING = f"{LONG} --checkpoint-every 5 --keep 1000000"
+SOON = 10  # seconds in which a job must end
 
 # Once a rank has ended with another code than 0, mpirun kills the others after a second of grace;
 # every refusal would take that second.
@@ -117,6 +120,33 @@ def run(*args, ranks=None, threads=None, **options):
     return call(mpirun(ranks, *args) if ranks else words(binary, *args), **options)
 
 
+def children(pid, program=None):
+    """The processes that `pid` started and that run the command or `program`, in the order of their start."""
+    wanted = (program or binary.name)[:15]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, rest = path.read_text().rsplit(")", 1)
+        except OSError:  # ended meanwhile
+            continue
+        if int(rest.split()[1]) == pid and name.endswith(f"({wanted}"):
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def without_times(lines):
+    """Recorded steps or epochs without the fields that differ from run to run."""
+    return [{name: value for name, value in line.items() if name not in ("seconds", "examples_per_second")}
+            for line in lines]
+
+
 class Run:
     """A run directory, as its files say."""
 
@@ -130,8 +160,10 @@ class Run:
 
     @property
     def metrics(self):
-        text = (self.folder / "metrics.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        return self.lines("metrics.jsonl")
+
+    def lines(self, name):
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
     @property
     def losses(self):
@@ -164,6 +196,13 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(len(result.errors), 1, f"expected one error line: {result}")
         self.assert_says(result.err, needles, result)
         self.assertLess(result.seconds, seconds(limit), str(result))
+
+    def assert_gone(self, ranks, result):
+        """mpirun may return a moment before the kernel has ended the ranks it killed."""
+        end = time.monotonic() + seconds(SOON)
+        while any(map(alive, ranks)) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertFalse(any(map(alive, ranks)), str(result))
 
     def succeed(self, *args, **options):
         result = run(*args, **options)

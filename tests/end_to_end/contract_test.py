@@ -450,6 +450,7 @@ class Agreement(command.CommandTest):
     def test_flags(self):
         usual = ("train", SMALL, "--run-dir run")
         for flags, needles in (("--seed 5", ["rank 2", "seed", "22", "5"]),
+                               ("--data nowhere", ["rank 2", "data", "nowhere"]),
                                ("--dry-run", ["rank 2", "--dry-run"]),
                                ("--print-config", ["rank 2", "--print-config"]),
                                ("--batchsize 5", ["rank 2", "--batchsize", "--batch-size"])):
@@ -468,7 +469,7 @@ class Agreement(command.CommandTest):
 
     def test_binaries(self):
         result = self.job(mpirun(2, "train", SMALL), mpirun(1, "train", SMALL, program=self.other_build()))
-        self.assert_refused(result, 2, ["rank 2", "binary"])
+        self.assert_refused(result, 2, ["the lockstep binary is ", "on rank 2 on "])
 
     def test_run_files(self):
         for name in ("a.toml", "b.toml"):

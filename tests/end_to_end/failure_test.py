@@ -15,34 +15,11 @@ from pathlib import Path
 
 import command
 import files
-from command import SMALL, call, faults, finish, mpirun, seconds, start, words
+from command import SAVING, SMALL, SOON, call, children, faults, finish, mpirun, seconds, start, words
 
-LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
 USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
-SOON = 10  # seconds in which a job must end
 # Runs its arguments with stdin as the controlling terminal of their session.
 ON_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
-def children(pid, program=None):
-    """The processes that `pid` started and that run the command or `program`, in the order of their start."""
-    wanted = (program or command.binary.name)[:15]
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, rest = path.read_text().rsplit(")", 1)
-        except OSError:  # ended meanwhile
-            continue
-        if int(rest.split()[1]) == pid and name.endswith(f"({wanted}"):
-            found.append(int(path.parent.name))
-    return sorted(found)
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 class Interrupted(command.CommandTest):
@@ -72,15 +49,8 @@ class Interrupted(command.CommandTest):
         self.assertTrue((self.made.folder / "config.toml").is_file())
         self.assertIn(self.made.summary["status"], ("running", "failed"))  # rank 0 may have had the time to say so
 
-    def assert_gone(self, ranks, result):
-        """mpirun may return a moment before the kernel has ended the ranks it killed."""
-        end = time.monotonic() + seconds(SOON)
-        while any(map(alive, ranks)) and time.monotonic() < end:
-            time.sleep(0.02)
-        self.assertFalse(any(map(alive, ranks)), str(result))
-
     def job(self, examples=600):
-        return mpirun(3, LONG.replace("--train-limit 600", f"--train-limit {examples}"), "--run-dir", self.made.folder)
+        return mpirun(3, SAVING.replace("--train-limit 600", f"--train-limit {examples}"), "--run-dir", self.made.folder)
 
     def test_a_killed_rank_ends_the_job(self):
         for rank in (0, 2):
@@ -119,7 +89,7 @@ class Interrupted(command.CommandTest):
             move()  # a checkpoint that is being saved may make the folder again
             shutil.copytree(away, self.made.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
 
-        threads = words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder)
+        threads = words(command.binary, SAVING, "--ranks 3 --run-dir", self.made.folder)
         for argv, change in ((self.job(), remove), (threads, remove), (threads, move), (self.job(), replace)):
             with self.subTest(command=argv[0], change=change.__name__):
                 process = self.begin(argv)
@@ -183,7 +153,7 @@ class Interrupted(command.CommandTest):
 
     def test_a_terminal_that_is_closed_saves_a_checkpoint(self):
         """The kernel sends SIGHUP, and what is printed afterwards fails."""
-        threads = words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder)
+        threads = words(command.binary, SAVING, "--ranks 3 --run-dir", self.made.folder)
         worlds = [(threads, 75)]
         if command.MPI:
             worlds.append((self.job(examples=6000), 1))  # mpirun's own code
@@ -204,21 +174,21 @@ class Interrupted(command.CommandTest):
     def test_signals_to_threads_save_a_checkpoint(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             with self.subTest(signal=number.name):
-                process = self.begin(words(command.binary, LONG, "--ranks 3 --zeros dense --run-dir",
+                process = self.begin(words(command.binary, SAVING, "--ranks 3 --zeros dense --run-dir",
                                            self.made.folder))
                 process.send_signal(number)
                 process.send_signal(number)  # `timeout` sends twice
                 result = finish(process, SOON)
                 self.assert_ends(result, 75)
                 self.assert_stopped(result, number.name)
-        process = self.begin(words(command.binary, LONG, "--ranks 3 --run-dir", self.made.folder))
+        process = self.begin(words(command.binary, SAVING, "--ranks 3 --run-dir", self.made.folder))
         process.kill()
         finish(process, SOON)
         self.assert_kept()
 
     def test_a_reader_that_leaves_and_a_time_limit(self):
         """`lockstep train | head -1`, --max-time, and the end of a Slurm job."""
-        argv = words(command.binary, LONG, "--progress lines --epochs 1000000 --run-dir", self.made.folder)
+        argv = words(command.binary, SAVING, "--progress lines --epochs 1000000 --run-dir", self.made.folder)
         process = start(argv)
         process.stdout.readline()
         process.stdout.close()
@@ -243,7 +213,7 @@ class Leftovers(command.CommandTest):
     def begin(self, name):
         """A long job, its ranks, and its files."""
         folder = self.folder / name
-        process = start(mpirun(2, LONG, "--run-dir", folder))
+        process = start(mpirun(2, SAVING, "--run-dir", folder))
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         end = time.monotonic() + seconds(command.LIMIT)
         while not command.Run(folder).checkpoints:
@@ -265,9 +235,7 @@ class Leftovers(command.CommandTest):
         for pid in (killed.pid, *ranks):
             os.kill(pid, signal.SIGKILL)
         killed.communicate(timeout=20)
-        end = time.monotonic() + seconds(SOON)
-        while any(map(alive, ranks)) and time.monotonic() < end:
-            time.sleep(0.02)
+        self.assert_gone(ranks, "mpirun was killed")
         self.assertEqual([path for path in left if not path.exists()], [])
         for path in (*in_use, *left):
             with contextlib.suppress(FileNotFoundError):  # another test's job was faster

@@ -8,10 +8,8 @@ import unittest
 from pathlib import Path
 
 import command
-from command import faults, finish, mpirun, run, seconds, start, words
-from failure_test import alive, children
+from command import SAVING, children, faults, finish, mpirun, run, seconds, start, words
 
-LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000 --checkpoint-every 5 --keep 1000000"
 TIMEOUT = 2
 
 
@@ -19,7 +17,7 @@ TIMEOUT = 2
 class Hang(command.CommandTest):
     def begin(self, flags="", env=None):
         folder = self.folder / "run"
-        process = start(mpirun(3, LONG, f"--timeout {TIMEOUT}", flags, "--run-dir", folder), env=env)
+        process = start(mpirun(3, SAVING, f"--timeout {TIMEOUT}", flags, "--run-dir", folder), env=env)
         self.addCleanup(lambda: process.poll() is None and command.stop(process))
         end = time.monotonic() + seconds(command.LIMIT)
         while len(command.Run(folder).checkpoints) < 2:
@@ -36,12 +34,6 @@ class Hang(command.CommandTest):
             self.assertLess(time.monotonic(), end, "not stopped")
             time.sleep(0.02)
 
-    def assert_ended(self, ranks, result):
-        end = time.monotonic() + seconds(10)
-        while any(map(alive, ranks)) and time.monotonic() < end:
-            time.sleep(0.02)
-        self.assertFalse(any(map(alive, ranks)), str(result))
-
     def test_a_stopped_rank_is_named(self):
         for backend, rank in (("shared", 2), ("mpi", 0)):
             with self.subTest(backend=backend, rank=rank):
@@ -56,7 +48,7 @@ class Hang(command.CommandTest):
                 self.assert_ends(result, 86)
                 self.assert_says(result.err, ["made no progress for", f"rank {rank} on", odd, "remedy:", "--timeout"],
                                  result)
-                self.assert_ended(ranks, result)
+                self.assert_gone(ranks, result)
                 later = run("doctor", self.folder / "run")
                 self.assert_ends(later, 1)
                 self.assert_says(later.out, ["when the job was ended", odd], later)
@@ -69,10 +61,10 @@ class Hang(command.CommandTest):
         self.assert_says(found.out, ["running", "the ranks make progress"], found)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=20)
-        self.assert_ended(ranks, "mpirun was killed")
+        self.assert_gone(ranks, "mpirun was killed")
 
     def test_a_rank_that_runs_another_program(self):
-        job = mpirun(1, LONG, "--timeout 1 --run-dir", self.folder / "run") + words(": -n 1 sleep 100")
+        job = mpirun(1, SAVING, "--timeout 1 --run-dir", self.folder / "run") + words(": -n 1 sleep 100")
         recovery = [job[0], *words("--mca orte_enable_recovery 1"), *job[1:]]  # mpirun then ignores codes of ranks
         for argv, code in ((job, 86), (recovery, 1)):
             result = command.call(argv)

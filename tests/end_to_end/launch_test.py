@@ -6,8 +6,7 @@ import time
 import unittest
 
 import command
-from command import finish, mpirun, run, seconds, start, words
-from failure_test import children
+from command import children, finish, mpirun, run, seconds, start, words
 from survive_test import RECOVERY
 
 JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "

@@ -6,18 +6,13 @@ import time
 import unittest
 
 import command
-from command import SMALL, faults, finish, mpirun, run, seconds, start
-from failure_test import children
+from command import SMALL, children, faults, finish, mpirun, run, seconds, start, without_times
 
 RECOVERY = "--mca orte_enable_recovery 1"
 STEPS = 600
 JOB = (f"--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --hash-every 100 "
        f"--checkpoint-every 7 --keep {STEPS}")
 TIMEOUT = 2
-
-
-def without_times(metrics):
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in metrics]
 
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")

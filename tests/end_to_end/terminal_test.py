@@ -15,10 +15,8 @@ import time
 import unittest
 
 import command
-from command import SMALL, finish, mpirun, run, seconds, start, words
+from command import LONG, SMALL, finish, mpirun, run, seconds, start, words
 from failure_test import ON_TERMINAL, USUAL_GRACE
-
-LONG = "train --train-limit 600 --test-limit 200 --layers 32 --epochs 1000000"
 
 
 class Terminal:
