@@ -75,11 +75,10 @@ class Augment(command.CommandTest):
 
     def test_a_file_that_shrinks_while_it_is_read_ahead(self):
         data = files.write_set(self.folder / "data", train=4000)
-        began = command.start(command.words(
+        began = self.start(command.words(
             command.binary, "train --layers 300 --epochs 100000 --progress off --batch-size 8 "
             "--data", data, "--run-dir", self.folder / "cut"))
-        while not (self.folder / "cut" / "metrics.jsonl").exists():
-            self.assertIsNone(began.poll())
+        self.wait_until((self.folder / "cut" / "metrics.jsonl").exists, began, "metrics")
         with open(data / TRAIN[0], "r+b") as file:
             file.truncate(500)
         self.assert_refused(command.finish(began), 65, [data / TRAIN[0], "ends here"])

@@ -134,11 +134,16 @@ def children(pid, program=None):
     return sorted(found)
 
 
-def alive(pid):
+def state(pid):
+    """The letter of a process's state: T where it is stopped, X where it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def alive(pid):
+    return state(pid) not in "ZX"
 
 
 def without_times(lines):
@@ -203,6 +208,26 @@ class CommandTest(unittest.TestCase):
         while any(map(alive, ranks)) and time.monotonic() < end:
             time.sleep(0.02)
         self.assertFalse(any(map(alive, ranks)), str(result))
+
+    def start(self, argv, **options):
+        """A command that is stopped at the end of the test if it has not ended by then."""
+        process = start(argv, **options)
+        self.addCleanup(lambda: process.poll() is None and stop(process))
+        return process
+
+    def wait_until(self, condition, process, what):
+        """Fails if the process ends first, or if `what` takes longer than LIMIT."""
+        end = time.monotonic() + seconds(LIMIT)
+        while True:
+            ended = process.poll() is not None
+            if condition():
+                return
+            if ended:
+                self.fail(f"no {what}: {finish(process)}")
+            if time.monotonic() > end:
+                process.terminate()
+                self.fail(f"no {what} in {seconds(LIMIT):.0f} s: {finish(process, SOON)}")
+            time.sleep(0.005)
 
     def succeed(self, *args, **options):
         result = run(*args, **options)

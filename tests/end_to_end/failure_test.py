@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import select
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import command
 import files
-from command import SAVING, SMALL, SOON, call, children, faults, finish, mpirun, seconds, start, words
+from command import SAVING, SMALL, SOON, call, children, faults, finish, mpirun, seconds, words
 
 USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
 # Runs its arguments with stdin as the controlling terminal of their session.
@@ -29,13 +30,8 @@ class Interrupted(command.CommandTest):
 
     def begin(self, argv, **options):
         """Starts a long job and waits until it has saved a few checkpoints."""
-        process = start(argv, env=USUAL_GRACE, **options)
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
-        end = time.monotonic() + seconds(command.LIMIT)
-        while len(self.made.checkpoints) < 3:
-            if process.poll() is not None or time.monotonic() > end:
-                self.fail(f"no checkpoints: {finish(process)}")
-            time.sleep(0.02)
+        process = self.start(argv, env=USUAL_GRACE, **options)
+        self.wait_until(lambda: len(self.made.checkpoints) >= 3, process, "checkpoints")
         return process
 
     def assert_kept(self):
@@ -98,12 +94,9 @@ class Interrupted(command.CommandTest):
                 self.assert_refused(result, 74, [f"{self.made.folder}", "remedy", "leave the folder of a run"], SOON)
                 shutil.rmtree(self.made.folder, ignore_errors=True)
                 shutil.rmtree(away, ignore_errors=True)
-        process = start([*threads, "--checkpoint-every", "1000000000"])
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        process = self.start([*threads, "--checkpoint-every", "1000000000"])
         metrics = self.made.folder / "metrics.jsonl"
-        end = time.monotonic() + seconds(command.LIMIT)
-        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
-            time.sleep(0.02)
+        self.wait_until(lambda: metrics.exists() and metrics.stat().st_size, process, "metrics")
         metrics.rename(away)
         result = finish(process, SOON)
         self.assert_refused(result, 74, ["metrics.jsonl was removed, moved or replaced", "no checkpoint was saved"], SOON)
@@ -189,7 +182,8 @@ class Interrupted(command.CommandTest):
     def test_a_reader_that_leaves_and_a_time_limit(self):
         """`lockstep train | head -1`, --max-time, and the end of a Slurm job."""
         argv = words(command.binary, SAVING, "--progress lines --epochs 1000000 --run-dir", self.made.folder)
-        process = start(argv)
+        process = self.start(argv)
+        self.assertTrue(select.select([process.stdout], [], [], seconds(command.LIMIT))[0], "no output")
         process.stdout.readline()
         process.stdout.close()
         process.stdout = None
@@ -213,13 +207,8 @@ class Leftovers(command.CommandTest):
     def begin(self, name):
         """A long job, its ranks, and its files."""
         folder = self.folder / name
-        process = start(mpirun(2, SAVING, "--run-dir", folder))
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
-        end = time.monotonic() + seconds(command.LIMIT)
-        while not command.Run(folder).checkpoints:
-            if process.poll() is not None or time.monotonic() > end:
-                self.fail(f"no checkpoints: {finish(process)}")
-            time.sleep(0.02)
+        process = self.start(mpirun(2, SAVING, "--run-dir", folder))
+        self.wait_until(lambda: command.Run(folder).checkpoints, process, "checkpoints")
         ranks = children(process.pid)
         paths = {line.split()[5] for rank in ranks for line in Path(f"/proc/{rank}/maps").read_text().splitlines()
                  if "/dev/shm/" in line}

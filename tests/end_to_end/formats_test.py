@@ -294,12 +294,10 @@ class Formats(command.CommandTest):
         self.succeed("generate", idx)
         for sent in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(signal=sent.name):
-                convert = subprocess.Popen([command.binary, "convert", idx, to, "--format", "csv"],
-                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                while not to.is_dir() or not list(to.iterdir()):  # a file that has no name yet
-                    self.assertIsNone(convert.poll(), "it ended before it could be interrupted")
+                convert = self.start(command.words(command.binary, "convert", idx, to, "--format csv"))
+                self.wait_until(lambda: to.is_dir() and list(to.iterdir()), convert, "file")  # without a name yet
                 convert.send_signal(sent)
-                self.assertEqual(convert.wait(timeout=20), -sent)
+                self.assert_ends(command.finish(convert, 20), -sent)
                 self.assertEqual(list(to.iterdir()), [])
 
     def numpy(self, code):

@@ -5,10 +5,9 @@ import shutil
 import signal
 import time
 import unittest
-from pathlib import Path
 
 import command
-from command import SAVING, children, faults, finish, mpirun, run, seconds, start, words
+from command import SAVING, children, faults, finish, mpirun, run, state, words
 
 TIMEOUT = 2
 
@@ -17,28 +16,17 @@ TIMEOUT = 2
 class Hang(command.CommandTest):
     def begin(self, flags="", env=None):
         folder = self.folder / "run"
-        process = start(mpirun(3, SAVING, f"--timeout {TIMEOUT}", flags, "--run-dir", folder), env=env)
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
-        end = time.monotonic() + seconds(command.LIMIT)
-        while len(command.Run(folder).checkpoints) < 2:
-            if process.poll() is not None or time.monotonic() > end:
-                self.fail(f"no checkpoints: {finish(process)}")
-            time.sleep(0.02)
+        process = self.start(mpirun(3, SAVING, f"--timeout {TIMEOUT}", flags, "--run-dir", folder), env=env)
+        self.wait_until(lambda: len(command.Run(folder).checkpoints) >= 2, process, "checkpoints")
         ranks = children(process.pid)
         self.assertEqual(len(ranks), 3)
         return process, ranks
-
-    def wait_until_stopped(self, rank):
-        end = time.monotonic() + seconds(command.LIMIT)
-        while Path(f"/proc/{rank}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-            self.assertLess(time.monotonic(), end, "not stopped")
-            time.sleep(0.02)
 
     def test_a_stopped_rank_is_named(self):
         for backend, rank in (("shared", 2), ("mpi", 0)):
             with self.subTest(backend=backend, rank=rank):
                 process, ranks = self.begin(f"--backend {backend}", faults(f"stop:rank={rank},step=103"))
-                self.wait_until_stopped(ranks[rank])
+                self.wait_until(lambda: state(ranks[rank]) == "T", process, "rank that is stopped")
                 time.sleep(0.5)
                 found = run("doctor", self.folder / "run")
                 self.assert_ends(found, 1)

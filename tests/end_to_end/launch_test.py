@@ -6,7 +6,7 @@ import time
 import unittest
 
 import command
-from command import children, finish, mpirun, run, seconds, start, words
+from command import children, finish, mpirun, run, seconds, words
 from survive_test import RECOVERY
 
 JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "
@@ -22,8 +22,7 @@ def launch(*args, flags=""):
 class Launch(command.CommandTest):
     def begin(self, ranks, job=JOB, recovery="", **options):
         made = command.Run(self.folder / "run")
-        process = start(launch(*mpirun(ranks, "train", *((job,) if isinstance(job, str) else job), "--run-dir", made.folder, options=recovery)), **options)
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
+        process = self.start(launch(*mpirun(ranks, "train", *((job,) if isinstance(job, str) else job), "--run-dir", made.folder, options=recovery)), **options)
         return process, made
 
     def mpirun_and_ranks(self, process, made, step):

@@ -11,7 +11,7 @@ import unittest
 
 import command
 import files
-from command import finish, mpirun, run, seconds, start, without_times, words
+from command import finish, mpirun, run, without_times, words
 
 JOB = "--train-limit 600 --test-limit 200 --layers 32 --batch-size 20 --epochs 2 --checkpoint-every 7 --keep 1000"
 NAMES = ("model.safetensors", "optimizer.safetensors", "network.json", "state.json", "manifest.json")
@@ -56,12 +56,10 @@ class Resume(command.CommandTest):
         for ranks in (3, 1, 2, 5, 8, 3, 1, 2):
             arguments = words("train", JOB, "--resume auto --run-dir", folder)
             argv = mpirun(ranks, *arguments) if ranks > 1 else words(command.binary, *arguments)
-            process = start(argv)
+            process = self.start(argv)
             before = len(command.Run(folder).checkpoints) if folder.exists() else 0
-            end = time.monotonic() + seconds(command.LIMIT)
-            while process.poll() is None and len(command.Run(folder).checkpoints) <= before:
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.002)
+            self.wait_until(lambda: process.poll() is not None or len(command.Run(folder).checkpoints) > before,
+                            process, "further checkpoint")
             time.sleep(chance.uniform(0, 0.01))
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # launcher and ranks, as when the power fails
@@ -126,12 +124,10 @@ class Resume(command.CommandTest):
 
     def test_the_summary_of_a_run_that_is_trained(self):
         folder = self.folder / "run"
-        process = start(words(command.binary, "train", JOB.replace("--epochs 2", "--epochs 100000"), "--run-dir", folder))
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
-        end = time.monotonic() + seconds(command.LIMIT)
-        while not (folder / "summary.json").exists() or len(command.Run(folder).summary["epochs"]) < 2:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        process = self.start(words(command.binary, "train", JOB.replace("--epochs 2", "--epochs 100000"), "--run-dir",
+                                   folder))
+        self.wait_until(lambda: (folder / "summary.json").exists() and len(command.Run(folder).summary["epochs"]) >= 2,
+                        process, "second epoch")
         for _ in range(100):  # renewed atomically
             self.assertEqual(command.Run(folder).summary["status"], "running")
         process.kill()
@@ -247,12 +243,9 @@ class Resume(command.CommandTest):
 
     def test_two_jobs_in_one_folder(self):
         folder = self.folder / "run"
-        first = start(words(command.binary, "train", JOB.replace("--epochs 2", "--epochs 100000"), "--run-dir", folder))
-        self.addCleanup(lambda: first.poll() is None and command.stop(first))
-        end = time.monotonic() + seconds(command.LIMIT)
-        while not command.Run(folder).checkpoints:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        first = self.start(words(command.binary, "train", JOB.replace("--epochs 2", "--epochs 100000"), "--run-dir",
+                                 folder))
+        self.wait_until(lambda: command.Run(folder).checkpoints, first, "checkpoints")
         for flags in ("", "--resume auto", f"--resume {folder}"):
             result = run("train", JOB, flags, "--run-dir", folder)
             self.assert_ends(result, 2)
@@ -261,7 +254,7 @@ class Resume(command.CommandTest):
         first.communicate()
 
     def test_jobs_that_begin_at_the_same_moment(self):
-        jobs = [start(words(command.binary, "train", JOB, "--run-dir", self.folder / "run")) for _ in range(4)]
+        jobs = [self.start(words(command.binary, "train", JOB, "--run-dir", self.folder / "run")) for _ in range(4)]
         codes = sorted(finish(job).code for job in jobs)
         self.assertEqual(codes, [0, 2, 2, 2])
         self.assertEqual(len(command.Run(self.folder / "run").metrics), 60)

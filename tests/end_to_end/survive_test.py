@@ -2,11 +2,10 @@
 
 import os
 import signal
-import time
 import unittest
 
 import command
-from command import SMALL, children, faults, finish, mpirun, run, seconds, start, without_times
+from command import SMALL, children, faults, finish, mpirun, run, start, without_times
 
 RECOVERY = "--mca orte_enable_recovery 1"
 STEPS = 600
@@ -19,10 +18,9 @@ TIMEOUT = 2
 class Survive(command.CommandTest):
     def begin(self, ranks=4, flags="", env=None):
         made = command.Run(self.folder / "run")
-        process = start(mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", made.folder, options=RECOVERY),
-                        env=env)
-        self.addCleanup(lambda: process.poll() is None and command.stop(process))
-        self.wait_until(process, made, 1)
+        process = self.start(mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", made.folder,
+                                    options=RECOVERY), env=env)
+        self.wait_for_steps(process, made, 1)
         found = children(process.pid)
         self.assertEqual(len(found), ranks)
         return process, made, found
@@ -33,13 +31,9 @@ class Survive(command.CommandTest):
         except (OSError, ValueError):  # not yet there, or a line is being written
             return 0
 
-    def wait_until(self, process, made, steps):
+    def wait_for_steps(self, process, made, steps):
         """Until so many steps are recorded."""
-        end = time.monotonic() + seconds(command.LIMIT)
-        while self.recorded(made) < steps:
-            if process.poll() is not None or time.monotonic() > end:
-                self.fail(f"{self.recorded(made)} of {steps} steps: {finish(process)}")
-            time.sleep(0.005)
+        self.wait_until(lambda: self.recorded(made) >= steps, process, f"record of {steps} steps")
 
     def assert_undisturbed(self, made, result=None):
         whole = self.train(JOB, name="whole")
@@ -55,10 +49,10 @@ class Survive(command.CommandTest):
     def test_all_ranks_but_one_are_killed(self):
         """The first two at once, rank 0 among them; the last one speaks, writes and finishes."""
         process, made, ranks = self.begin()
-        self.wait_until(process, made, 100)
+        self.wait_for_steps(process, made, 100)
         for rank in (0, 3):
             os.kill(ranks[rank], signal.SIGKILL)
-        self.wait_until(process, made, 300)
+        self.wait_for_steps(process, made, 300)
         os.kill(ranks[1], signal.SIGKILL)
         result = finish(process)
         self.assert_ends(result, 0)
@@ -132,7 +126,7 @@ class Survive(command.CommandTest):
         """mpirun's own code is 1, because with its recovery it ignores those of ranks."""
         process, made, ranks = self.begin(3, "--snapshot-every 8")
         os.kill(ranks[0], signal.SIGKILL)
-        self.wait_until(process, made, 150)
+        self.wait_for_steps(process, made, 150)
         os.kill(process.pid, signal.SIGUSR1)
         result = finish(process)
         self.assert_ends(result, 1)

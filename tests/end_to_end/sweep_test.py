@@ -4,11 +4,10 @@ import json
 import os
 import shutil
 import signal
-import time
 import unittest
 
 import command
-from command import Run, faults, finish, mpirun, run, seconds, start
+from command import Run, faults, finish, mpirun, run
 
 BASE = """data = "synthetic"
 train-limit = 500
@@ -156,11 +155,8 @@ class Sweep(command.CommandTest):
     def stop(self, *argv):
         """Starts a sweep, and interrupts it when it has finished a trial more."""
         before = self.finished_trials()
-        process = start(argv)
-        end = time.monotonic() + seconds(command.LIMIT)
-        while self.finished_trials() == before:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.005)
+        process = self.start(argv)
+        self.wait_until(lambda: self.finished_trials() > before, process, "finished trial")
         os.kill(process.pid, signal.SIGINT)
         return finish(process)
 

@@ -409,15 +409,14 @@ class Tables(command.CommandTest):
         job = command.words(command.binary, "predict", made.folder, "--data - --output -")
         for ending in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(ending=ending):
-                process = command.start(job, {"TMPDIR": str(kept)}, stdin=subprocess.PIPE)
+                process = self.start(job, env={"TMPDIR": str(kept)}, stdin=subprocess.PIPE)
                 process.stdin.write(text_of(flowers(), ["höhe", "größe (cm)", "boden"]).encode())
                 process.stdin.flush()
                 if ending == signal.SIGPIPE:
                     process.stdout.close()
                     process.stdin.close()
                 else:
-                    while not list(kept.glob("*.csv")) and process.poll() is None:
-                        time.sleep(0.01)
+                    self.wait_until(lambda: list(kept.glob("*.csv")), process, "copy of stdin")
                     time.sleep(0.05)
                     process.send_signal(ending)
                 self.assertEqual(process.wait(command.seconds(20)), -ending, process.stderr.read())
