@@ -16,7 +16,7 @@ from pathlib import Path
 
 import command
 import files
-from command import SAVING, SMALL, SOON, call, children, faults, finish, mpirun, seconds, words
+from command import SAVING, SMALL, SOON, call, children, faults, finish, mpirun, seconds, state, words
 
 USUAL_GRACE = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}  # mpirun's default
 # Runs its arguments with stdin as the controlling terminal of their session.
@@ -299,6 +299,22 @@ class Faults(command.CommandTest):
                 self.assert_ends(result, 86)
                 self.assert_says(result.err, [f"rank {1 - rank} made no progress for", "the start", "it waits for another",
                                               "look for a rank that is stopped", "--timeout"], result)
+
+    def test_signals_before_training_end_it_at_once(self):
+        """The process is stopped as it opens its data, and the signal waits for it."""
+        data = files.write_set(self.folder / "data")
+        folder = self.folder / "run"
+        argv = ["env", f"LD_PRELOAD={self.library}", f"FAULT_STOP=0:/{files.TRAIN[0]}", "OMPI_COMM_WORLD_RANK=0",
+                *words(command.binary, "train --layers 4 --ranks 2 --data", data, "--run-dir", folder)]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            with self.subTest(signal=number.name):
+                process = self.start(argv)
+                self.wait_until(lambda: state(process.pid) == "T", process, "process that is stopped")
+                process.send_signal(number)
+                process.send_signal(signal.SIGCONT)
+                result = finish(process, SOON)
+                self.assert_ends(result, -number)  # 128 + number for a shell
+                self.assertFalse(folder.exists(), str(result))
 
     def test_a_checkpoint_without_a_thread(self):
         """Training waits for it instead."""
