@@ -20,7 +20,11 @@ if [ ${#files[@]} -eq 0 ] && [ "${1-}" != --staged ]; then echo "check: no files
 failures=0
 skipped=0
 fail() { echo "check: $*" >&2; failures=$((failures + 1)); }
-skip() { echo "check: SKIPPED $1" >&2; skipped=$((skipped + 1)); }
+skip() {  # skip REASON: leaves out a whole check, because a tool is missing; a failure if CI=true
+  echo "check: SKIPPED $1" >&2
+  skipped=$((skipped + 1))
+  if [ "${CI-}" = true ]; then failures=$((failures + 1)); fi
+}
 
 if [ "${1-}" = --staged ]; then  # what is checked is what would be committed
   mapfile -t partly < <(comm -12 <(printf '%s\n' "${files[@]}" | sort) <(git diff --name-only | sort))
@@ -56,6 +60,8 @@ if [ -z "$tidy" ]; then
   skip "tidy: no clang-tidy (scripts/install.sh brings it)"
 elif [ ! -e "$database" ]; then
   skip "tidy: no $database (cmake --preset dev writes it)"
+elif [ ${#units[@]} -eq 0 ] && [ ${#all_units[@]} -gt 0 ] && [ "${1-}" != --staged ]; then
+  fail "tidy: $database lists none of the files *.cpp (cmake --preset dev writes it)"
 else
   echo "check: clang-tidy reads ${#units[@]} of ${#all_units[@]} files *.cpp: those that the preset dev compiles"
 fi
