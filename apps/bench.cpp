@@ -18,7 +18,6 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
-#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
@@ -219,10 +218,7 @@ int bench_command(const std::vector<std::string>& words) {
     }
     names.emplace_back(part.name);
   }
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) {
-    return static_cast<int>(ExitCode::success);  // only rank 0 prints
-  }
+  if (!is_rank_0()) return static_cast<int>(ExitCode::success);  // rank 0 prints
   if (name == "--help" || name == "-h") {
     print_parts();
     return static_cast<int>(ExitCode::success);

@@ -330,10 +330,14 @@ void require_one_rank(const RunConfig& config) {
 
 }  // namespace
 
+bool is_rank_0() {
+  const auto launch = comm::detect_launcher();
+  return !launch || launch->rank == 0;
+}
+
 int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,
                   const std::function<int(const Arguments&)>& command) {
-  const auto launch = comm::detect_launcher();
-  if (launch && launch->rank != 0) return static_cast<int>(ExitCode::success);
+  if (!is_rank_0()) return static_cast<int>(ExitCode::success);
   const Arguments arguments = parse_arguments(syntax, words);
   if (!arguments.help) return command(arguments);
   fmt::print("{}", help_text(syntax));
@@ -380,7 +384,7 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
     parse_error = std::current_exception();
   }
   if (arguments.help) {
-    if (!launch || launch->rank == 0) fmt::print("{}", help_text(syntax));
+    if (is_rank_0()) fmt::print("{}", help_text(syntax));
     return static_cast<int>(ExitCode::success);
   }
   if (launching::is_rank(launch)) {

@@ -114,6 +114,9 @@ Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& 
 /// The text of --help.
 std::string help_text(const Syntax& syntax);
 
+/// True on rank 0 of a launcher's processes, and without a launcher. Local.
+bool is_rank_0();
+
 /// Runs a command of one process, without MPI: under a launcher on rank 0 alone. `words` are those
 /// after the subcommand's name. Returns what `command` returns; errors are thrown.
 int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,

@@ -96,12 +96,8 @@ void print_rank(const Flight& flight, ProcessState state) {
 
 /// True if both are of the same moment of a rank: it has recorded nothing in between.
 bool is_unchanged(const Flight& before, const Flight& now) {
-  const auto moment = [](const Flight& flight) {
-    const auto& last = flight.operations;
-    return std::tuple(flight.rank, flight.process, flight.phase, flight.step, flight.since,
-                      last.empty() ? 0 : last.back().begin, last.empty() ? 0 : last.back().end);
-  };
-  return moment(before) == moment(now);
+  return before.rank == now.rank && before.process == now.process &&
+         last_record(before) == last_record(now);
 }
 
 /// Watches running ranks for a while: in a job that makes progress, one rank is nearly always

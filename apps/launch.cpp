@@ -233,10 +233,7 @@ class RecorderWatch {
     have_ended_ = true;
     for (const Flight& flight : launching::read_flights(fs::path(run_) / "flight")) {
       have_ended_ = have_ended_ && flight.phase == Phase::end;
-      time = std::max(time, flight.since);
-      for (const FlightOperation& one : flight.operations) {
-        time = std::max({time, one.begin, one.end});
-      }
+      time = std::max(time, last_record(flight));
     }
     return time;
   }

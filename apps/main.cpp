@@ -16,7 +16,6 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
-#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/version.hpp"
 
@@ -95,11 +94,6 @@ void print_usage() {
   fmt::print(
       "\n`lockstep SUBCOMMAND --help` lists its flags; `lockstep --version` prints the version "
       "alone.\n");
-}
-
-bool is_rank_0() {
-  const auto launch = comm::detect_launcher();
-  return !launch || launch->rank == 0;
 }
 
 int dispatch(const Words& words) {

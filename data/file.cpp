@@ -47,10 +47,6 @@ void hash_sample(Hash& hash, std::uint64_t end, std::uint64_t blocks, Read read)
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// Permits this process as many open files as its user may have. False if it does already.
 bool raise_limit_of_files() {
   struct rlimit limit {};

@@ -51,7 +51,8 @@ void walk(const fs::path& folder, Take take) {
                                       error);
   fs::path last = folder;  // whose listing an error is of
   for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    last = at->path();
+    std::error_code ignored;
+    if (at->is_directory(ignored)) last = at->path();
     if (is_hidden(at->path())) {
       at.disable_recursion_pending();
       continue;

@@ -131,6 +131,12 @@ void FlightRecorder::end() noexcept {
   collective_ns_ += touched_ - begun;
 }
 
+double last_record(const Flight& flight) noexcept {
+  if (flight.operations.empty()) return flight.since;
+  const FlightOperation& last = flight.operations.back();
+  return std::max({flight.since, last.begin, last.end});
+}
+
 std::string flight_name(int rank) {
   constexpr std::size_t width = 5;
   const std::string digits = std::to_string(rank);

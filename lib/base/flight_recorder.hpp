@@ -92,6 +92,9 @@ class FlightRecorder {
 /// Reads a recorder's file. Throws DataError with the path and the reason.
 Flight read_flight(const std::filesystem::path& path);
 
+/// When a rank last recorded something, in seconds since 1970. Local.
+double last_record(const Flight& flight) noexcept;
+
 /// The name of a rank's file: "rank-00003".
 std::string flight_name(int rank);
 

@@ -57,6 +57,7 @@ TEST_CASE("a recorder's file tells what the rank does", "[flight]") {
   CHECK(read.operations[1].number == 2);
   CHECK(read.operations[1].bytes == 80);
   CHECK(read.operations[1].end == 0);
+  CHECK(last_record(read) == read.operations[1].begin);
   recorder.end();
   for (int i = 0; i < 1000; ++i) {
     recorder.begin("shift", 1);
