@@ -317,7 +317,7 @@ void request_stop(int signal, siginfo_t* info, void* context) {
   const bool is_key = signal == SIGINT && info->si_code == SI_KERNEL;  // Ctrl-C, not kill()
   if (requested.compare_exchange_strong(none, signal)) {
     requested_at = now_ns();
-  } else {
+  } else if (signal != SIGPIPE) {             // which repeats with each write
     const std::int64_t first = requested_at;  // 0: its handler has not set it yet
     const bool is_late = first != 0 && now_ns() - first >= repetition_ns;
     if (is_key || is_late) end_by(signal, info, context);
@@ -340,6 +340,8 @@ StopRequests::~StopRequests() {
   const std::lock_guard lock(mutex);
   if (--objects > 0) return;
   for (std::size_t i = 0; i < stop_signals.size(); ++i) {
+    // The message of a stop may find the same closed pipe.
+    if (stop_signals[i] == SIGPIPE && requested != 0) actions_before[i].sa_handler = SIG_IGN;
     ::sigaction(stop_signals[i], &actions_before[i], nullptr);
   }
 }

@@ -126,9 +126,10 @@ void remove_temporaries_on_signals() noexcept;
 /// While an object exists, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGPIPE do not end the
 /// process but are requests to stop, unless they are ignored.
 ///
-/// Ctrl-C after the first signal ends the process at once, and so does any signal a second or more
-/// after it; earlier ones are repetitions (`timeout mpirun` sends each signal twice). Thread-safe;
-/// several objects may exist, as with ranks that are threads.
+/// Ctrl-C after the first signal ends the process at once, and so does any signal but SIGPIPE a
+/// second or more after it; earlier ones are repetitions (`timeout mpirun` sends each signal
+/// twice). After a request SIGPIPE stays ignored. Thread-safe; several objects may exist, as with
+/// ranks that are threads.
 class StopRequests {
  public:
   StopRequests();

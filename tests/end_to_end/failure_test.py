@@ -190,6 +190,11 @@ class Interrupted(command.CommandTest):
         self.assertEqual(process.wait(timeout=seconds(SOON)), 75)
         self.assertEqual(self.made.checkpoints[-1].name, f"step-{len(self.made.metrics):08}")
         process.stderr.close()
+        both = f"{' '.join(map(str, argv))}-of-both 2>&1 | head -n 3; exit ${{PIPESTATUS[0]}}"
+        with open(self.folder / "head", "w") as head:
+            self.assertEqual(command.call(["bash", "-c", both], stdout=head).code, 75)
+        made = command.Run(f"{self.made.folder}-of-both")
+        self.assertEqual(made.checkpoints[-1].name, f"step-{len(made.metrics):08}")
         for limit in ("", "--max-time 00:00:03"):  # in this order: the run keeps its --max-time
             steps = len(self.made.metrics)
             env = {} if limit else {"SLURM_JOB_END_TIME": str(int(time.time()) + 5)}
