@@ -63,6 +63,9 @@ std::string run_dir_in(const std::vector<std::string>& command);
 /// error if a success cannot be written.
 void record_exit_code(const std::string& run, int code);
 
+/// record_exit_code() for a run whose folder this job has locked.
+void record_own_exit_code(const std::string& run, int code);
+
 /// The syntax of a command whose operand is a run file; the caller adds settings and flags.
 Syntax run_file_syntax(std::string command, std::string does);
 

@@ -216,7 +216,8 @@ class RankOfRun {
   }
 
   void record_end(int code) const {
-    record_exit_code(run_.empty() ? run_dir_of(config_, resume_) : run_, code);
+    if (run_.empty()) return record_exit_code(run_dir_of(config_, resume_), code);
+    record_own_exit_code(run_, code);
   }
 
  private:

@@ -95,6 +95,11 @@ fs::path below(const fs::path& mounted, const fs::path& group) {
   return inside ? relative : group.relative_path();
 }
 
+/// A descriptor that becomes readable when the process ends; below 0: see errno.
+int open_process(std::int32_t id) noexcept {
+  return static_cast<int>(::syscall(SYS_pidfd_open, id, 0));
+}
+
 }  // namespace
 
 std::string host_name() {
@@ -200,8 +205,29 @@ ProcessWatch::~ProcessWatch() {
   }
 }
 
+bool end_process(std::int32_t id, std::chrono::milliseconds patience) noexcept {
+  const int target = open_process(id);
+  // Not fork(), which waits for locks of other threads. The copy calls what a signal handler may.
+  const pid_t waiter = target < 0 ? -1 : ::_Fork();
+  if (waiter == 0) {
+    const auto kept = static_cast<unsigned>(target);  // others wait for the ends of pipes
+    if (kept > 0) ::close_range(0, kept - 1, 0);
+    ::close_range(kept + 1, ~0U, 0);
+    pollfd end = {.fd = target, .events = POLLIN, .revents = 0};
+    int ended = 0;
+    do {
+      ended = ::poll(&end, 1, static_cast<int>(patience.count()));
+    } while (ended < 0 && errno == EINTR);
+    if (ended == 0) ::kill(id, SIGKILL);
+    ::_exit(0);
+  }
+  if (waiter > 0) ::setpgid(waiter, waiter);  // mpirun signals the groups of its ranks
+  if (target >= 0) ::close(target);
+  return ::kill(id, SIGTERM) == 0;
+}
+
 void ProcessWatch::add(std::int32_t id) {
-  const auto descriptor = static_cast<int>(::syscall(SYS_pidfd_open, id, 0));
+  const int descriptor = open_process(id);
   const bool gone = descriptor < 0 && errno == ESRCH;
   by_id_ = by_id_ || descriptor < 0;
   watched_.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});

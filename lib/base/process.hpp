@@ -95,6 +95,11 @@ class ProcessWatch {
   bool by_id_ = false;             // a process is watched without a pidfd
 };
 
+/// Sends SIGTERM to a process, and SIGKILL if it has not ended after `patience`. Returns at once;
+/// another process waits, so the caller may end. False if there is no such process. Local; any
+/// thread may call it.
+bool end_process(std::int32_t id, std::chrono::milliseconds patience) noexcept;
+
 /// Throws the Error (exit code 2) of start_thread().
 [[noreturn]] void fail_to_start_thread(const std::string& purpose, const std::system_error& error);
 

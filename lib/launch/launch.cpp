@@ -93,10 +93,42 @@ constexpr double seconds_to_leave = 5;
   comm::abort_job(code);
 }
 
+std::string text_of_rank(const comm::Communicator& comm, const std::exception& error) {
+  return "rank " + std::to_string(comm.world_rank(comm.rank())) + " on " + comm.place().host +
+         ": " + what_of(error);
+}
+
 [[noreturn]] void end_job_of(const comm::Communicator& comm, const std::exception& error) {
-  end_job("rank " + std::to_string(comm.world_rank(comm.rank())) + " on " + comm.place().host +
-              ": " + what_of(error),
-          exit_code(error));
+  end_job(text_of_rank(comm, error), exit_code(error));
+}
+
+/// Ends this process, without MPI_Finalize where that would wait for lost ranks.
+///
+/// mpirun 4.1.4 with its recovery ends when the ranks on its own host have ended in any way, but
+/// waits for ever for a rank on another host that has not called MPI_Finalize or ends with a code;
+/// and MPI_Finalize waits for all ranks, so no rank ends the launcher before. srun waits for ever
+/// for the tasks of lost nodes.
+[[noreturn]] void end_rank(const comm::Communicator& group, int code, const comm::Place& before,
+                           bool lost_ranks) {
+  if (std::fflush(stdout) != 0 && code == 0) code = static_cast<int>(ExitCode::output);
+  const bool is_srun = comm::srun_recovers();
+  const bool is_elsewhere = comm::is_child_of_daemon();
+  const bool are_elsewhere = before.nodes > 1 || is_elsewhere;
+  if (are_elsewhere && !lost_ranks) comm::finalize_mpi();
+  if (code != 0 && group.rank() == 0 && !is_srun && !is_elsewhere) comm::abort_job(code);
+  const bool launcher_waits =
+      is_srun ? group.place().nodes < before.nodes : are_elsewhere && (lost_ranks || code != 0);
+  if (launcher_waits) {
+    std::this_thread::sleep_for(
+        std::chrono::seconds(1));  // the launcher passes on what was printed
+    if (!comm::end_launcher() && group.rank() == 0) {
+      print_warning(is_srun ? "srun does not end by itself when a node is lost; `lockstep launch` "
+                              "ends it"
+                            : "mpirun does not end by itself after an error or a loss of ranks on "
+                              "other hosts; `lockstep launch` ends it");
+    }
+  }
+  std::_Exit(code);
 }
 
 int run_rank(comm::MpiCommunicator& comm, const std::function<void()>& body) {
@@ -110,9 +142,7 @@ int run_rank(comm::MpiCommunicator& comm, const std::function<void()>& body) {
     // lets them return the same code.
     std::signal(SIGTERM, SIG_IGN);
     if (comm.rank() == 0) print(error);
-    if (comm.rank() == 0 && comm::launcher_recovers() && !comm::is_child_of_daemon()) {
-      comm::abort_job(exit_code(error));
-    }
+    if (comm::launcher_recovers()) end_rank(comm, exit_code(error), comm.place(), false);
     return exit_code(error);
   } catch (const comm::RankLost& error) {
     // The lost rank or the launcher has printed the cause; the launcher usually ends this rank too.
@@ -259,7 +289,8 @@ void leave_together(comm::Communicator& group) {
 }
 
 /// Runs `body` and returns the exit code, after all ranks of the group have ended it alike.
-int run_group(comm::Communicator& group, const RankBody& body) {
+int run_group(comm::Communicator& group, const RankBody& body,
+              const std::function<void(int code)>& on_end) {
   try {
     body(group);
     leave_together(group);
@@ -271,37 +302,12 @@ int run_group(comm::Communicator& group, const RankBody& body) {
   } catch (const comm::RankLost&) {
     throw;
   } catch (const std::exception& error) {
-    end_job_of(group, error);
+    print_error(text_of_rank(group, error));
+    std::fflush(stdout);
+    const bool others_go_on = comm::is_child_of_daemon();  // only the ranks of this host end
+    if (!others_go_on) on_end(exit_code(error));
+    comm::abort_job(exit_code(error));
   }
-}
-
-/// Ends this process, without MPI_Finalize where that would wait for lost ranks.
-///
-/// mpirun 4.1.4 with its recovery ends when the ranks on its own host have ended in any way, but
-/// waits for ever for a rank on another host that has not called MPI_Finalize or ends with a code;
-/// and MPI_Finalize waits for all ranks, so no rank ends the launcher before. srun waits for ever
-/// for the tasks of lost nodes.
-[[noreturn]] void end_rank(const comm::Communicator& group, int code, const comm::Place& before,
-                           bool lost_ranks) {
-  if (std::fflush(stdout) != 0 && code == 0) code = static_cast<int>(ExitCode::output);
-  const bool is_srun = comm::srun_recovers();
-  const bool is_elsewhere = comm::is_child_of_daemon();
-  const bool are_elsewhere = before.nodes > 1 || is_elsewhere;
-  if (are_elsewhere && !lost_ranks) comm::finalize_mpi();
-  if (code != 0 && group.rank() == 0 && !is_srun && !is_elsewhere) comm::abort_job(code);
-  const bool launcher_waits =
-      is_srun ? group.place().nodes < before.nodes : are_elsewhere && (lost_ranks || code != 0);
-  if (launcher_waits) {
-    std::this_thread::sleep_for(
-        std::chrono::seconds(1));  // the launcher passes on what was printed
-    if (!comm::end_launcher() && group.rank() == 0) {
-      print_warning(is_srun ? "srun does not end by itself when a node is lost; `lockstep launch` "
-                              "ends it"
-                            : "mpirun does not end by itself after an error or a loss of ranks on "
-                              "other hosts; `lockstep launch` ends it");
-    }
-  }
-  std::_Exit(code);
 }
 
 }  // namespace
@@ -316,7 +322,7 @@ void survive(comm::Communicator& comm, const RankBody& body,
   auto* group = &comm;
   for (std::unique_ptr<comm::Communicator> own;;) {
     try {
-      const int code = run_group(*group, body);
+      const int code = run_group(*group, body, on_end);
       const bool is_cut_off = code == static_cast<int>(ExitCode::timeout);
       if (is_cut_off) std::_Exit(code);  // the job continues on other hosts
       if (group->rank() == 0) on_end(code);

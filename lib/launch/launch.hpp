@@ -98,8 +98,9 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body);
 /// memory() of a communicator.
 ///
 /// An AgreedError is printed by the lowest rank; after any other error of a rank, the ranks of its
-/// host end. The lowest rank calls `on_end` with the exit code, which launchers that recover
-/// ignore.
+/// host end, and on the launcher's own host all. Launchers that recover ignore the exit code:
+/// `on_end` gets that of the job, on the lowest rank or on the one with such an error, before any
+/// rank ends.
 /// Errors   throws comm::AgreedError (2) if the launcher or the communicator does not permit it.
 /// Ranks    collective.
 [[noreturn]] void survive(comm::Communicator& comm, const RankBody& body,

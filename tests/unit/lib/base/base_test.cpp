@@ -1,10 +1,14 @@
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
@@ -12,9 +16,11 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/philox.hpp"
 #include "lockstep/base/process.hpp"
+#include "tests/support/soon.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace lockstep;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -24,6 +30,33 @@ std::string contents(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+TEST_CASE("a process that ignores SIGTERM is killed", "[base]") {
+  for (const bool ignores : {false, true}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (ignores) std::signal(SIGTERM, SIG_IGN);
+      for (;;) ::pause();
+    }
+    if (ignores) {
+      REQUIRE(test::soon([&] { return process_stat(child).state == 'S'; }));
+    }
+    REQUIRE(end_process(child, 200ms));
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == (ignores ? SIGKILL : SIGTERM));
+    CHECK_FALSE(end_process(child, 200ms));
+  }
+}
+
+TEST_CASE("writing to a closed pipe is one request to stop", "[base]") {
+  const StopRequests requests;
+  std::raise(SIGPIPE);
+  std::this_thread::sleep_for(1100ms);  // other signals would end the process now
+  std::raise(SIGPIPE);
+  CHECK(requests.signal() == SIGPIPE);
+}
 
 TEST_CASE("Philox gives the published test vectors", "[base]") {
   // Random123's kat_vectors, philox4x32 with 10 rounds.
