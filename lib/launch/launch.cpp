@@ -181,7 +181,8 @@ int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& b
                  double start_seconds) {
   try {
     if (launch) comm::require_pmix(*launch);
-    std::optional<StartLimit> limit(std::in_place, launch ? launch->rank : 0, start_seconds);
+    std::optional<StartLimit> limit(std::in_place, launch ? launch->rank : 0, start_seconds,
+                                    launch.has_value());
     if (is_first_of_host(launch)) remove_mpi_leftovers();
     const comm::MpiSession session;
     comm::MpiCommunicator comm;

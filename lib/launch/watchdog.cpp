@@ -91,6 +91,17 @@ void record_exit_code(const std::filesystem::path& flight, int code) {
   if (!overwrite_exit_code(flight, text)) write_file(flight / exit_code_name, text + "\n");
 }
 
+namespace {
+
+/// Ends the process if `launcher` is no longer its parent; 0: it has none.
+void end_without_launcher(pid_t launcher, int rank) {
+  if (launcher == 0 || ::getppid() == launcher) return;
+  print_error("rank " + std::to_string(rank) + ": the launcher has ended, so this rank ends too");
+  comm::abort_job(static_cast<int>(ExitCode::timeout));
+}
+
+}  // namespace
+
 Watchdog::Watchdog(const FlightRecorder& recorder, int rank, double seconds, bool launched,
                    bool survives)
     : recorder_(recorder),
@@ -123,11 +134,7 @@ void Watchdog::run(const std::stop_token& stop) {
     // After a stop (SIGSTOP) of this process, the idle time is not a hang of another rank.
     if (now - woken > max_pause) silent_until = now + std::chrono::seconds(5);
     woken = now;
-    if (parent_ != 0 && ::getppid() != parent_) {
-      print_error("rank " + std::to_string(rank_) +
-                  ": the launcher has ended, so this rank ends too");
-      comm::abort_job(static_cast<int>(ExitCode::timeout));
-    }
+    end_without_launcher(parent_, rank_);
     if (!is_over()) waits_for_hosts_ = false;
     if (now < silent_until || !is_over()) continue;
     report();
@@ -207,7 +214,7 @@ StartLimit::StartLimit(int rank, double seconds) {
             "and look for ranks that have ended; `timeout` sets the limit");
         comm::abort_job(static_cast<int>(ExitCode::timeout));
       }
-      if (::getppid() != parent) std::_Exit(static_cast<int>(ExitCode::timeout));
+      end_without_launcher(parent, rank);
     }
   });
 }

@@ -62,8 +62,10 @@ class StartLimit {
   /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second
   /// longer, up to 5: the first to end prints the error, and the launcher then ends the others.
   ///
+  /// `launched`: see Watchdog.
+  ///
   /// Errors   throws what start_thread() throws.
-  StartLimit(int rank, double seconds);
+  StartLimit(int rank, double seconds, bool launched);
 
  private:
   std::jthread thread_;
