@@ -157,8 +157,10 @@ void Watchdog::report() {
   const Diagnosis diagnosis = diagnose_now(flights);
   for (const auto& finding : diagnosis.findings) text += "\n  " + finding;
   if (folder.empty() && recorder_.is_in_collective()) text += ": it waits for another rank";
-  if (survives_ && kill_odd(flights, diagnosis.odd)) {
-    return print_warning(text + "\n  killed, so that the other ranks can go on");
+  if (const auto odd = odd_processes(flights, diagnosis.odd); survives_ && !odd.empty()) {
+    print_warning(text + "\n  killed, so that the other ranks can go on");
+    for (const std::int32_t process : odd) ::kill(process, SIGKILL);
+    return;
   }
   // Gives the watchdogs of other hosts time to kill their ranks.
   if (survives_ && !waits_for_hosts_ && are_elsewhere(flights, diagnosis.odd)) {
@@ -186,22 +188,33 @@ void Watchdog::report() {
   comm::abort_job(static_cast<int>(ExitCode::timeout));
 }
 
-/// Kills ranks of this host. False if there are none, or if this rank is one of them.
-bool Watchdog::kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const {
-  if (contains(odd, static_cast<std::uint32_t>(rank_))) return false;
-  bool any = false;
+/// The processes of `odd` ranks of this host, this one last; none if no other rank would go on.
+std::vector<std::int32_t> Watchdog::odd_processes(std::span<const Flight> flights,
+                                                  std::span<const std::uint32_t> odd) const {
+  std::vector<std::int32_t> processes;
+  bool is_odd = false;
+  bool any_goes_on = false;
   for (const Flight& flight : flights) {
     const auto state = state_of(flight);
-    const bool runs = state == ProcessState::running || state == ProcessState::stopped;
-    if (contains(odd, flight.rank) && runs) any = ::kill(flight.process, SIGKILL) == 0 || any;
+    if (state != ProcessState::running && state != ProcessState::stopped) continue;
+    const bool is_own = flight.process == ::getpid();
+    if (!contains(odd, flight.rank)) {
+      any_goes_on = true;
+    } else if (is_own) {
+      is_odd = true;
+    } else {
+      processes.push_back(flight.process);
+    }
   }
-  return any;
+  if (is_odd && !any_goes_on) return {};
+  if (is_odd) processes.push_back(::getpid());
+  return processes;
 }
 
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }
 
-StartLimit::StartLimit(int rank, double seconds) {
-  const auto parent = ::getppid();
+StartLimit::StartLimit(int rank, double seconds, bool launched) {
+  const pid_t parent = launched ? ::getppid() : 0;
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
   thread_ = start_thread("that limits the time of the start", [=](const std::stop_token& stop) {

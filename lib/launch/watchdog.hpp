@@ -38,7 +38,8 @@ class Watchdog {
   void run(const std::stop_token& stop);
   bool is_over() const;
   void report();
-  bool kill_odd(std::span<const Flight> flights, std::span<const std::uint32_t> odd) const;
+  std::vector<std::int32_t> odd_processes(std::span<const Flight> flights,
+                                          std::span<const std::uint32_t> odd) const;
 
   const FlightRecorder& recorder_;
   int rank_;

@@ -94,6 +94,15 @@ class Survive(command.CommandTest):
                                       "rank 1 ended; 2 ranks go on"], result)
         self.assert_undisturbed(made, result)
 
+    def test_a_rank_that_hangs_ends_itself(self):
+        """Rank 0, of which the watchdog is the first."""
+        process, made, _ = self.begin(3, f"--timeout {TIMEOUT}", faults("slow:rank=0,step=99,seconds=1000,until=99"))
+        result = finish(process, command.LIMIT + 5 * TIMEOUT)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, ["rank 0 made no progress for", "killed, so that the other ranks",
+                                      "rank 0 ended; 2 ranks go on"], result)
+        self.assert_undisturbed(made, result)
+
     def test_faulty_arithmetic_is_corrected(self):
         """A weight that is stuck in rank 0, and results that are wrong twice in rank 2."""
         job = JOB.replace("--epochs 6", "--epochs 2")
