@@ -140,7 +140,8 @@ int print_flights(const std::filesystem::path& folder, const std::vector<Flight>
   }
   const Diagnosis found = launching::diagnose_now(flights);
   for (const auto& finding : found.findings) fmt::print("{}\n", finding);
-  return found.odd.empty() ? static_cast<int>(ExitCode::success) : something_is_wrong;
+  const bool hangs = !found.odd.empty() || found.all_wait;
+  return hangs ? something_is_wrong : static_cast<int>(ExitCode::success);
 }
 
 int examine_run(const Arguments& arguments) {

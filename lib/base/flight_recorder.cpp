@@ -249,6 +249,7 @@ Diagnosis diagnose(std::span<const Flight> flights, std::span<const ProcessState
         if (!same) add(flight, "calls another collective than rank " + std::to_string(first->rank));
       }
       if (found.odd.empty()) {
+        found.all_wait = true;
         const bool sees_all =
             std::find(states.begin(), states.end(), ProcessState::unknown) == states.end();
         found.findings.push_back(

@@ -108,6 +108,7 @@ ProcessState state_of(const Flight& flight);
 struct Diagnosis {
   std::vector<std::string> findings;  ///< a sentence each, the most likely cause first
   std::vector<std::uint32_t> odd;     ///< ranks that others wait for
+  bool all_wait = false;              ///< in the same collective: messages do not arrive
 };
 
 /// Compares what all ranks do. `states`: of each of `flights`; `now`: seconds since 1970. Pure.

@@ -118,6 +118,7 @@ TEST_CASE("the rank that others wait for is named", "[flight]") {
   SECTION("none: messages do not arrive") {
     const auto found = diagnose_running(flights);
     CHECK(found.odd.empty());
+    CHECK(found.all_wait);
     CHECK_THAT(found.findings.at(0), Contains("the network between the hosts ("));
   }
   SECTION("none: or a rank that this host does not see is stopped") {
