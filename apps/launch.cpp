@@ -27,6 +27,7 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/hosts.hpp"
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/checkpoint.hpp"
@@ -41,10 +42,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int cannot_start = 127;  // of the child process, as shells have it
 constexpr int failures_at_a_step = 3;
 constexpr auto poll_interval = std::chrono::milliseconds(50);
-constexpr auto pause = std::chrono::seconds(1);               // before a restart
-constexpr double max_silence = 10;                            // of a host, in seconds
-constexpr auto max_without_ranks = std::chrono::seconds(10);  // of a launcher that had some
-constexpr auto wait_for_lock = std::chrono::seconds(60);  // file servers keep that of a lost host
+constexpr auto pause = std::chrono::seconds(1);                 // before a restart
+constexpr double max_silence = 10;                              // of a host, in seconds
+constexpr auto max_without_ranks = std::chrono::seconds(10);    // of a launcher that had some
+constexpr auto max_without_launcher = std::chrono::seconds(5);  // that ranks outlive theirs
+constexpr auto max_locked = std::chrono::seconds(60);  // file servers keep a lost host's lock
 constexpr int max_waits = 3;
 constexpr auto max_after_end = std::chrono::seconds(3);  // of a launcher whose job has ended
 
@@ -75,6 +77,17 @@ bool resumes(const std::vector<std::string>& command) {
   return std::any_of(command.begin(), command.end(), [](const std::string& word) {
     return word == "--resume" || word.starts_with("--resume=");
   });
+}
+
+/// The command with `--resume auto` for each of its programs, which mpirun separates by colons.
+std::vector<std::string> resumed(const std::vector<std::string>& command) {
+  std::vector<std::string> words;
+  for (const auto& word : command) {
+    if (word == ":") words.insert(words.end(), {"--resume", "auto"});
+    words.push_back(word);
+  }
+  words.insert(words.end(), {"--resume", "auto"});
+  return words;
 }
 
 /// The command that continues a run from its own newest checkpoint, and not from that of another
@@ -134,16 +147,24 @@ pid_t start(const std::vector<std::string>& command) {
   ::_exit(cannot_start);
 }
 
-/// True if the process has a child that is not a zombie; nullopt if the kernel does not say.
-std::optional<bool> has_children(pid_t process) {
-  const std::string id = std::to_string(process);
-  std::ifstream list("/proc/" + id + "/task/" + id + "/children");
-  if (!list) return std::nullopt;
-  for (int child = 0; list >> child;) {
-    const char state = process_stat(child).state;
-    if (state != 0 && state != 'Z') return true;
+/// True if the process, a launcher, has a child that is not a zombie; nullopt if the kernel does
+/// not say, and of other programs: a script may start children and then become a rank.
+std::optional<bool> has_ranks(pid_t process) {
+  const std::string program = program_of(process);
+  if (!comm::is_mpirun(program) && program != "srun") return std::nullopt;
+  std::error_code error;
+  std::optional<bool> any;
+  const auto threads = list_folder("/proc/" + std::to_string(process) + "/task", error);
+  for (const auto& thread : threads) {  // mpirun starts ranks in several of them
+    std::ifstream list(thread.path() / "children");
+    if (!list) continue;
+    any = any.value_or(false);
+    for (int child = 0; list >> child;) {
+      const char state = process_stat(child).state;
+      if (state != 0 && state != 'Z') return true;
+    }
   }
-  return false;
+  return any;
 }
 
 bool is_srun(const std::vector<std::string>& command) {
@@ -284,7 +305,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       ended.was_asked = true;
     }
     const auto now = Clock::now();
-    const auto ranks = has_children(job);
+    const auto ranks = has_ranks(job);
     had_ranks = had_ranks || ranks.value_or(false);
     const bool may_have_ranks = ranks.value_or(true) || !had_ranks;
     const bool has_ended = recorded_code(run).has_value();
@@ -341,9 +362,16 @@ bool is_locked(const std::string& run) {
   }
 }
 
-void sleep_unless_asked(Clock::duration time, const StopRequests& requests) {
+/// Waits until the folder is not locked, for at most `time`, or for a request to stop. False if it
+/// is still locked.
+bool is_released_within(Clock::duration time, const std::string& run,
+                        const StopRequests& requests) {
   const auto end = Clock::now() + time;
-  while (Clock::now() < end && requests.signal() == 0) std::this_thread::sleep_for(poll_interval);
+  while (is_locked(run)) {
+    if (Clock::now() > end || requests.signal() != 0) return false;
+    std::this_thread::sleep_for(poll_interval);
+  }
+  return true;
 }
 
 /// What a watchdog wrote where its message may be lost: mpirun forwards none of a host that it has
@@ -369,7 +397,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     throw ConfigError("launch: the command has no --run-dir, so a restart could not continue it",
                       "write `-- mpirun -n 4 lockstep train run.toml --run-dir runs/A`");
   }
-  if (!resumes(command)) command.insert(command.end(), {"--resume", "auto"});
+  if (!resumes(command)) command = resumed(command);
   const StopRequests requests;
   const bool had_checkpoint = train::has_checkpoint(run);  // of a run before this job
   launching::Words attempt = command;
@@ -387,16 +415,20 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     if (ended.was_asked && ended.hung) {
       launching::print_warning("the job hung after the request to stop, and was killed");
     }
-    const bool waits_for_lock = restarts > 0 && waits < max_waits &&
-                                ended.code == static_cast<int>(ExitCode::usage) && is_locked(run);
+    const bool may_wait = restarts > 0 && waits < max_waits;
+    const bool waits_for_lock =
+        may_wait && (ended.code == static_cast<int>(ExitCode::usage)
+                         ? is_locked(run)
+                         : !would_repeat(ended.code) &&
+                               !is_released_within(max_without_launcher, run, requests));
     const bool is_final = would_repeat(ended.code) && !ended.hung && !waits_for_lock;
     if (ended.was_asked || is_final) return ended.code;
     if (waits_for_lock) {
       ++waits;
       launching::print_warning(
           "the folder of the run is locked, perhaps by a rank of a lost host: the job is started "
-          "again in a minute");
-      sleep_unless_asked(wait_for_lock, requests);
+          "again as soon as it is released, at the latest in a minute");
+      is_released_within(max_locked, run, requests);
       if (requests.signal() != 0) return ended.code;
       continue;
     }

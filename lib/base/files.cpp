@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -313,6 +315,8 @@ namespace {
 
 /// Locks the open lock file of `folder`. Throws ConfigError if another process holds the lock.
 void lock(int file, const std::filesystem::path& folder) {
+  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a check holds it briefly
   if (::flock(file, LOCK_EX | LOCK_NB) == 0) return;
   if (errno == EWOULDBLOCK) {
     constexpr std::size_t max_text = 200;

@@ -24,6 +24,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/launcher.hpp"
+#include "lockstep/collectives/socket.hpp"
 
 namespace lockstep::launching {
 namespace {
@@ -123,9 +124,9 @@ std::uint64_t fewer_ranks(std::uint64_t ranks, std::uint64_t slots, std::uint64_
 
 bool is_this_host(const std::string& host) {
   const std::string own = host_name();
-  return contains(
-      std::array<std::string, 4>{"localhost", "127.0.0.1", own, own.substr(0, own.find('.'))},
-      host);
+  const std::array<std::string, 4> names = {"localhost", "127.0.0.1", own,
+                                            own.substr(0, own.find('.'))};
+  return contains(names, host) || contains(comm::own_addresses(), host);
 }
 
 bool is_program(const std::string& name) {

@@ -1,12 +1,13 @@
 """`lockstep launch`: failed jobs are started again and end as if nothing had happened; errors that would repeat are not."""
 
+import fcntl
 import os
 import signal
 import time
 import unittest
 
 import command
-from command import children, finish, mpirun, run, seconds, words
+from command import children, faults, finish, mpirun, run, seconds, words
 from survive_test import RECOVERY
 
 JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "
@@ -127,9 +128,45 @@ class Launch(command.CommandTest):
         missing = ["sh", "-c", "exit 127", "--run-dir", str(folder)]  # as a script without its program
         result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *missing])
         self.assert_refused(result, 127, ["ended with code 127"])
-        hung = ["sh", "-c", "sleep 0.5; exec sleep 1000", "--run-dir", str(folder)]  # as mpirun without ranks
-        result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *hung])
-        self.assert_refused(result, 137, ["hung after its ranks had ended"])
+
+    def test_a_launcher_without_ranks_is_killed(self):
+        """But not a script that starts children and then becomes a rank."""
+        fifo, script = self.folder / "fifo", self.folder / "mpirun"
+        os.mkfifo(fifo)
+        script.write_text(f"#!/bin/sh\nsleep 0.5\nread line < {fifo}\n")
+        script.chmod(0o755)
+        own = words(command.binary, "launch --max-restarts 0 --")
+        hung, script = [self.start([*own, *job, "--run-dir", str(self.folder / "run")])
+                        for job in ([str(script)], ["sh", "-c", "sleep 0.5; exec sleep 12"])]
+        hung, script = finish(hung), finish(script)
+        self.assert_refused(hung, 137, ["hung after its ranks had ended"])
+        self.assert_ends(script, 0)
+
+    def test_programs_of_several_contexts_are_resumed(self):
+        job = mpirun(1, "train", command.SMALL, "--run-dir", self.folder / "run")
+        result = command.call(launch(*job, ":", "-n", "1", *words(*job[job.index("1") + 1:])))
+        self.assert_ends(result, 0)
+        self.assertEqual(command.Run(self.folder / "run").summary["ranks"], 2)
+
+    def test_a_locked_folder_is_waited_for(self):
+        """Of a refusal mpirun's recovery says nothing. The first attempt may be a mistake."""
+        folder = self.folder / "run"
+        folder.mkdir()
+        with open(folder / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with open(self.folder / "err", "w") as err:
+                process, made = self.begin(2, JOB + " --survive", RECOVERY, stderr=err)
+            says = lambda: "the folder of the run is locked" in (self.folder / "err").read_text()
+            self.wait_until(says, process, "wait for the lock")
+        self.assert_ends(finish(process), 0)
+        self.assertEqual(len(made.losses), STEPS)
+
+    def test_an_error_of_one_rank_of_survivors_is_not_repeated(self):
+        """mpirun's recovery passes no code on, and asks the other ranks to stop."""
+        process, made = self.begin(2, JOB + " --survive", RECOVERY, env=faults("flip-weight:rank=1,step=5,weight=99999999"))
+        result = finish(process)
+        self.assert_refused(result, 2, ["rank 1 on", "99999999"])
+        self.assertNotIn("restart", result.err)
 
     def test_a_diagnosis_of_the_attempt_before_is_removed(self):
         """It would end this one while its ranks start."""
