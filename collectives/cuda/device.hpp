@@ -52,7 +52,7 @@ bool nccl_built_in() noexcept;
 
 /// An NCCL communicator, initialised over `host`; each rank must have its own device.
 ///
-/// `limit` is the timeout of initialisation, each wait() and destruction.
+/// `limit` is the timeout of initialisation and of each wait(); destruction has at most 2 s.
 /// Sums     the same bits on all ranks; they depend on the number of ranks.
 /// Errors   AgreedError (86) on all ranks if NCCL cannot start on one. ConfigError (2) in a build
 ///          without NCCL. Later, CommError (86) with call, rank and NCCL's reason.
@@ -75,11 +75,10 @@ std::unique_ptr<DeviceCommunicator> make_staged_communicator(Communicator& host,
 
 /// A rank's device; choose_device() makes it current for the calling thread.
 struct DeviceOfRank {
-  int device = 0;                ///< CUDA index among this process's visible devices
-  std::string bus_id;            ///< "0000:1b:00.0", unique on a host
-  std::string name;              ///< "NVIDIA H200"
-  std::size_t memory_bytes = 0;  ///< total memory
-  bool shared = false;           ///< some ranks of the job share a device; the same on every rank
+  int device = 0;       ///< CUDA index among this process's visible devices
+  std::string bus_id;   ///< "0000:1b:00.0", unique on a host
+  std::string name;     ///< "NVIDIA H200"
+  bool shared = false;  ///< some ranks of the job share a device; the same on every rank
 };
 
 /// The only visible device (Slurm's --gpus-per-task), or the device whose index is the local rank;

@@ -45,7 +45,7 @@ class DeviceReplica : public Inference {
   /// Begins to copy a batch to the device; features that are bytes are divided by `divisor`. Call
   /// it before the step of the batch, in the order of the steps; the next batch may be staged
   /// before the step of this one.
-  /// Errors   those of nn::require_labels().
+  /// Errors   those of nn::require_targets().
   /// Ranks    local.
   virtual void stage(const data::StagedBatch& staged, float divisor) = 0;
 
@@ -81,9 +81,9 @@ class DeviceReplica : public Inference {
 /// `network` must store weights in the device's layout. `network` needs no rows; it and `comm` must
 /// outlive the replica.
 ///
-/// Errors   throws comm::AgreedError (2) on every rank: no device, two ranks on one device without
-///          `share`, a layer without device code, an exchange that is not available, a build
-///          without CUDA.
+/// Errors   throws comm::AgreedError (2) on every rank that takes part: no device, two ranks on one
+///          device without `share`, a layer without device code, an exchange that is not available,
+///          a build without CUDA.
 /// Ranks    collective; over options.devices only if that is set, and the exchange is staged.
 std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& network,
                                                    const DeviceOptions& options,

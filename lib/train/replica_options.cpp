@@ -78,6 +78,10 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
   }
   if (options.micro_batch > 0) refuse("`micro_batch`", "use `device=cpu`, or leave it out");
   if (options.audit_every) refuse("`audit_every`", "use `device=cpu`, or leave the audit out");
+  if (options.devices != nullptr && options.device_exchange == DeviceExchange::nccl) {
+    throw ConfigError("device_exchange nccl with `devices`: NCCL needs a device on every rank",
+                      "leave `device_exchange` out");
+  }
   if (groups.model != nullptr) {
     throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");
@@ -191,6 +195,9 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
          {"class_weights",
           joined(options.class_weights, ", ", [](float weight) { return shortest(weight); })},
          {"reduction", is_canonical(options) ? "canonical" : "allreduce"},
+         {"device", is_canonical(options)            ? "any"
+                    : options.device == Device::cuda ? "cuda"
+                                                     : "cpu"},
          {"products",
           is_canonical(options) || is_strict(options, "the library") ? "strict" : "library"},
          {"audit_every", number(options.audit_every.value_or(0))},

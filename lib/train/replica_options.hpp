@@ -49,15 +49,15 @@ enum class Exchange {
 
 /// How ranks' devices exchange data.
 enum class DeviceExchange {
-  automatic,  ///< nccl if this build has it and no two ranks share a device, else staged
+  automatic,  ///< nccl if this build has it and each rank has a device of its own, else staged
   nccl,
   staged,  ///< through host memory, with the ranks' communicator
 };
 
 /// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
-/// same weights. Ranks may differ in how they compute (products, but not with allreduce; simd,
-/// zeros, threads, prefetch, micro_batch, device), and must have the same in all else that is a
-/// value.
+/// same weights. Ranks may differ in how they compute (simd, zeros, threads, prefetch,
+/// micro_batch; and, but not with allreduce, products and device), and must have the same in all
+/// else that is a value.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   optim::OptimizerOptions optimizer = {.learning_rate = static_cast<double>(0.001F)};

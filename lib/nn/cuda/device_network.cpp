@@ -37,6 +37,7 @@ DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProdu
     products_.reserve(inputs, dense->width);
     activations_.emplace_back(rows * dense->width);
     gradients_.emplace_back(rows * dense->width);
+    cuda::clear(gradients_.back().span(), stream);  // those of frozen layers are not computed
   }
   cuda::copy(std::span<const float>(host.parameters().values()), values(), stream);
   stream.synchronise();

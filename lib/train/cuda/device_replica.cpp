@@ -36,7 +36,7 @@ void require_nccl(const comm::DeviceOfRank& device) {
   }
 }
 
-/// Returns null with one rank, unless NCCL was requested.
+/// Returns null with one rank, unless NCCL was requested. NCCL needs a device on every rank.
 std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& options,
                                                         const comm::DeviceOfRank& device,
                                                         const cuda::Stream& stream,
@@ -44,7 +44,7 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
   const bool asked = options.exchange == DeviceExchange::nccl;
   if (asked) require_nccl(device);
   if (!asked && comm.size() == 1) return nullptr;
-  const bool can_nccl = comm::nccl_built_in() && !device.shared;
+  const bool can_nccl = comm::nccl_built_in() && !device.shared && options.devices == nullptr;
   if (asked || (options.exchange == DeviceExchange::automatic && can_nccl)) {
     return comm::make_nccl_communicator(comm, stream, max_patience);
   }

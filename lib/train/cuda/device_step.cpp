@@ -312,11 +312,12 @@ class DeviceAllReduceStep final : public DeviceStep {
     const cuda::TraceRange range("forward, backward, reduce, update");
     const std::size_t rows = batch.piece.size();
     const std::size_t slot = batches_.take(batch, stream_);
-    is_updated_ = !must_wait(batch);
-    if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
-    // No rank still reads data or records graphs while others wait in NCCL, whose limit is short.
-    if (device_ != nullptr) comm_.all_agree(true);
+    is_updated_ = !must_wait(batch);
+    // After this, no rank still reads data or records graphs while others wait in NCCL, whose limit
+    // is short.
+    if (device_ != nullptr) is_updated_ = comm_.all_agree(is_updated_);
+    if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       graphs[b].enqueue(stream_);
       enqueue_reduce(buckets_[b].slice);

@@ -56,12 +56,13 @@ TEST_CASE("device: ranks on devices and on processors train one network", "[devi
   ToyRun run{.batch_size = 60, .exchange = train::Exchange::partial_sums, .epochs = 2};
   const ToyResult expected = on_processor(run);
   const int processors = GENERATE(1, 2, 3);
+  const auto exchange = GENERATE(DeviceExchange::staged, DeviceExchange::automatic);
   std::vector<ToyResult> results(4);
   comm::run_ranks(4, [&](comm::Communicator& comm) {
     const bool has_device = comm.rank() >= processors;
     const auto alike = comm.split(has_device ? 1 : 0);
     ToyRun mine = run;
-    if (has_device) mine.options = on_device(DeviceExchange::staged, true, alike.get());
+    if (has_device) mine.options = on_device(exchange, true, alike.get());
     results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, mine);
   });
   require_same(results, expected);
