@@ -46,10 +46,7 @@ DeviceOfRank take(int device) {
   cuda::select_device(device);
   cudaDeviceProp properties = {};
   cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  return {.device = device,
-          .bus_id = cuda::pci_bus_id(device),
-          .name = properties.name,
-          .memory_bytes = properties.totalGlobalMem};
+  return {.device = device, .bus_id = cuda::pci_bus_id(device), .name = properties.name};
 }
 
 /// One line for each device that several ranks use.

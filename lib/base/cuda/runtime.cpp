@@ -53,8 +53,6 @@ void Event::block(const Stream& stream) const {
   check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent");
 }
 
-void Event::synchronise() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-
 bool Event::reached() const {
   const cudaError_t state = cudaEventQuery(event_);
   if (state == cudaErrorNotReady) return false;

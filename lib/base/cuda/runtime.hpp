@@ -66,9 +66,6 @@ class Event {
   /// Makes later work of `stream` wait for the recorded point.
   void block(const Stream& stream) const;
 
-  /// Blocks the calling thread until the recorded point; returns at once if none was recorded.
-  void synchronise() const;
-
   /// True if the recorded point was reached.
   bool reached() const;
 

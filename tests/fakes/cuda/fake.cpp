@@ -422,7 +422,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   FAKE("cudaGetDeviceProperties");
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "a processor that plays a device");
-  properties->totalGlobalMem = std::size_t{1} << 30;
   const std::lock_guard lock(state().mutex);
   properties->multiProcessorCount = state().multiprocessors;
   return cudaSuccess;
@@ -594,12 +593,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->mark = std::make_shared<Mark>(Mark{stream});
   fake_cuda::enqueue(stream, [mark = event->mark] { mark->reached = true; });
   return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  FAKE("cudaEventSynchronize");
-  if (const auto capture = event->capture.lock()) return spoil(*capture, cudaErrorCapturedEvent);
-  if (event->mark && !event->mark->reached) wait_until([&] { return advance_to(*event->mark); });
-  return last_error;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   FAKE("cudaEventQuery");
