@@ -131,7 +131,8 @@ std::uint64_t Plan::filled_steps(std::uint64_t rank) const noexcept {
 std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
   const std::uint64_t leaf =
       options_.leaf > 0 ? options_.leaf : automatic_leaf(examples(step), options_.max_leaf);
-  return by_streams() ? std::min(leaf, streams_->largest_piece(step)) : leaf;
+  return std::min(leaf, by_streams() ? streams_->largest_piece(step)
+                                     : std::max<std::uint64_t>(examples(step), 1));
 }
 
 Range Plan::positions(std::uint64_t step, std::uint64_t rank) const noexcept {

@@ -340,8 +340,8 @@ class Plan {
   /// Steps at which `rank` has an example.
   std::uint64_t filled_steps(std::uint64_t rank) const noexcept;
 
-  /// Examples per leaf in `step`: the requested leaf, under FILE and OFF at most the step's largest
-  /// piece.
+  /// Examples per leaf in `step`: the requested leaf, but no more than the step's examples, under
+  /// FILE and OFF than its largest piece.
   std::uint64_t leaf(std::uint64_t step) const noexcept;
 
   /// Examples of `rank` at `step`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -81,6 +82,10 @@ TEST_CASE("the automatic leaf", "[plan]") {
   CHECK(plan.leaf(0) == 32);
   CHECK(plan.leaf(1) == 8);
   CHECK(Plan({.records = 600, .batch_size = 512}).leaf(0) == 16);
+  const std::uint64_t longest = std::numeric_limits<std::int64_t>::max();
+  const Plan one_leaf({.records = 600, .batch_size = 512, .leaf = longest});
+  CHECK(one_leaf.leaf(0) == 512);
+  CHECK(one_leaf.leaf(1) == 88);
 }
 
 TEST_CASE("the tutorial's last batch of 8 goes to 8 ranks one by one", "[plan]") {
