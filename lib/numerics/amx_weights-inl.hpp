@@ -1,7 +1,8 @@
 // dW in bf16 by AMX (amx-inl.hpp): the leaves of a batch in blocks of their own.
 //
-// Rows are divided into sections, and their nodes are added, as in strict_weights-inl.hpp. Leaves
-// of fewer than four rows go by vectors, since their blocks would be mostly empty.
+// Rows are divided into sections of whole leaves, and their nodes are added, as in
+// strict_weights-inl.hpp. Leaves of fewer than four rows go by vectors, since their blocks would be
+// mostly empty.
 //
 // Included once per target: the include guard toggles with Highway's. There are kernels for one.
 #if defined(LOCKSTEP_AMX_WEIGHTS) == defined(HWY_TARGET_TOGGLE)
@@ -13,6 +14,7 @@
 
 #include "lockstep/numerics/amx-inl.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
+#include "lockstep/numerics/strict_bias-inl.hpp"
 #include "lockstep/numerics/strict_weights-inl.hpp"
 
 #if LOCKSTEP_HAS_AMX

@@ -42,8 +42,6 @@ struct Matrix {
     assert(range.begin <= range.end && range.end <= rows);
     return {data + range.begin * cols, range.size(), cols};
   }
-  /// The first `count` rows.
-  Matrix top(std::size_t count) const noexcept { return slice({0, count}); }
 };
 
 }  // namespace lockstep

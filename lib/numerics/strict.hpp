@@ -40,9 +40,8 @@
 // changes a at most from one zero to the other. The sums of the tree are the same argument, and so
 // are chains that continue after a result was written. At last, all zeros are written as +0. So the
 // bits are equal if the other factor is finite. Weights are: the update reports one that is not,
-// like a gradient (optim::Optimizer::update), and reading refuses them (read_weights). If a dz is
-// not finite, db, of which no term is left out, is not finite either, and training ends in both
-// cases.
+// like a gradient (optim::Optimizer::update), and reading refuses them (read_weights). dW leaves
+// no term out where a dz is not finite.
 //
 // All functions are local to the rank and may run concurrently on many threads with separate
 // outputs and scratch. They neither allocate nor throw. Shapes must match (asserted).

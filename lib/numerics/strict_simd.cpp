@@ -21,6 +21,7 @@
 // Highway includes this file once more for every target, so foreach_target.h must come first.
 #include "lockstep/numerics/amx_weights-inl.hpp"
 #include "lockstep/numerics/bf16-inl.hpp"
+#include "lockstep/numerics/strict_bias-inl.hpp"
 #include "lockstep/numerics/strict_tile-inl.hpp"
 #include "lockstep/numerics/strict_weights-inl.hpp"
 

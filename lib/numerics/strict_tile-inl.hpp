@@ -63,10 +63,10 @@ constexpr std::size_t forward_lists(std::size_t rows, std::size_t inputs) {
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
 /// Pending nodes that dW needs room for, beside its own: of sections, for a tile and a slice; of
-/// blocks, for a tile, where every block but the last has more than block_rows / 2 rows.
+/// blocks, for a tile, where every node but the last has more than block_rows / 2 rows.
 constexpr std::size_t section_levels(std::size_t rows, std::size_t leaf) {
-  const std::size_t section = node_rows(section_rows, leaf);
-  const std::size_t last = rows <= section ? 0 : (rows - 1) / section;
+  const std::size_t node = node_rows(section_rows, leaf);
+  const std::size_t last = rows <= node ? 0 : (rows - 1) / node;
   return last == 0 ? 0 : static_cast<std::size_t>(std::bit_width(last)) - 1;
 }
 constexpr std::size_t block_levels(std::size_t rows) {
@@ -115,12 +115,18 @@ struct WeightsScratch {
 
   WeightsScratch(const WeightsBlocking& blocking, std::size_t all_rows, std::size_t outputs,
                  std::size_t leaf, std::size_t slice)
-      : rows(std::min(all_rows, node_rows(section_rows, leaf))),
+      : rows(std::min({all_rows, node_rows(section_rows, leaf), section_rows})),
         waiting(blocking.parts * blocking.part_floats(rows)),
         columns(waiting + rows * round_to_unit(outputs)),
         factors(columns + rows * blocking.inputs),
         masks(factors + blocking.groups() * mask_rounds(rows) * mask_words),
-        sections(masks + section_levels(all_rows, leaf) * slice) {}
+        sections(masks + (section_levels(all_rows, leaf) + open_leaves(all_rows, leaf)) * slice) {}
+
+ private:
+  /// A leaf of several sections waits from one to the next: the first one in dw.
+  static constexpr std::size_t open_leaves(std::size_t all_rows, std::size_t leaf) {
+    return leaf > section_rows && all_rows > leaf ? 1 : 0;
+  }
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// dW and db: leaves summed in register tiles, with the tree over leaves evaluated inside them.
+// dW: leaves summed in register tiles, with the tree over leaves evaluated inside them.
 //
 // Included once per target: the include guard toggles with Highway's.
 #if defined(LOCKSTEP_STRICT_WEIGHTS) == defined(HWY_TARGET_TOGGLE)
@@ -49,10 +49,14 @@ struct WeightsTask {
   std::size_t exist;  ///< columns
   std::size_t rows;   ///< of this block
   std::size_t leaf;
-  std::size_t block;    ///< index of this block in its section
+  std::size_t block;    ///< index of this block's node in its section
+  bool begins;          ///< the block begins the node
+  bool ends;            ///< it ends the node; else the next block continues a leaf
   std::size_t first;    ///< row of the section that is row 0 of this block
   bool last;            ///< true for the last block of the section
-  std::size_t section;  ///< index of the section
+  std::size_t section;  ///< index of the section's node
+  bool section_begins;  ///< the section begins the node
+  bool section_ends;    ///< it ends the node; else the next section continues a leaf
   bool last_section;
   /// Of the tile's first input, for rows of the section: a word of mask_rows rows after the other,
   /// mask_words apart; null: no term is left out.
@@ -62,6 +66,9 @@ struct WeightsTask {
   float* blocks;              ///< of whole blocks
   float* sections;            ///< of whole sections but the oldest, which is in dw: as dw,
   std::size_t sections_step;  ///< and the next level that much further on
+
+  /// True if the block begins within a leaf.
+  bool continues() const { return !begins || !section_begins; }
 };
 
 /// sums = older + sums.
@@ -99,15 +106,35 @@ HWY_INLINE void merge_pending_nodes(Sums<R, V>& sums, float* waiting, std::size_
   merge_pending(sums, index, last, at, V * lanes);
 }
 
-constexpr std::size_t used_bits = 64;
-static_assert(block_rows <= used_bits);  // so longer blocks are one leaf
-
-constexpr std::uint64_t low_bits(std::size_t count) {
-  return ~std::uint64_t{0} >> (used_bits - count);
+/// Pending node n of sections, in dw or a matrix like it.
+HWY_INLINE float* section_node(const WeightsTask& t, std::size_t n) {
+  return n == 0 ? t.dw : t.sections + (n - 1) * t.sections_step;
 }
 
-/// Bits of the rows [i, i + rows) of a block, at most used_bits, of which an input of the tile is
-/// not zero. Bits beyond them may be set.
+/// Where the sums of a leaf wait from one block of a section to the next, and from one section to
+/// the next.
+template <std::size_t R, std::size_t V>
+HWY_INLINE float* open_leaf_in_section(const WeightsTask& t) {
+  return t.blocks + static_cast<std::size_t>(std::popcount(t.block)) * (R * V * lanes);
+}
+HWY_INLINE float* open_leaf_in_call(const WeightsTask& t) {
+  return section_node(t, static_cast<std::size_t>(std::popcount(t.section)));
+}
+
+/// The sums of a leaf before its rows of this block.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void begin_leaf(Sums<R, V>& sums, const WeightsTask& t) {
+  if (!t.continues()) return clear(sums);
+  if (t.begins) return load(sums, open_leaf_in_call(t), t.dw_step);
+  load(sums, open_leaf_in_section<R, V>(t), V * lanes);
+}
+
+static_assert(block_rows <= 64 && block_rows % bf16_chunk == 0 && section_rows % block_rows == 0);
+
+constexpr std::uint64_t low_bits(std::size_t count) { return ~std::uint64_t{0} >> (64 - count); }
+
+/// Bits of the rows [i, i + rows) of a block of which an input of the tile is not zero. Bits beyond
+/// them may be set.
 template <std::size_t R>
 HWY_INLINE std::uint64_t used_rows(const WeightsTask& t, std::size_t i, std::size_t rows) {
   if (t.masks == nullptr) return ~std::uint64_t{0};
@@ -124,31 +151,21 @@ HWY_INLINE std::uint64_t used_rows(const WeightsTask& t, std::size_t i, std::siz
   return used;
 }
 
-/// One leaf, without the examples of which all inputs of the tile are zero, where there are
-/// several. `block`: used_rows() of a block of at most used_bits rows.
+/// One leaf of a block, without the examples of which all inputs of the tile are zero, where there
+/// are several. `block`: used_rows() of the block.
 template <std::size_t R, std::size_t V>
-HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t count,
+HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t rows,
                          std::uint64_t block) {
-  clear(sums);
-  const float* x = t.x + i * group_inputs;
-  const float* dz = t.dz + i * t.dz_step;
-  if (t.masks == nullptr) {
-    return multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, count);
+  begin_leaf(sums, t);
+  const float* const x = t.x + i * group_inputs;
+  const float* const dz = t.dz + i * t.dz_step;
+  std::uint64_t used = block >> i & low_bits(rows);
+  if (static_cast<std::size_t>(std::popcount(used)) >= rows - rows / 8) {
+    return multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, rows);
   }
-  for (std::size_t n = 0; n < count; n += used_bits) {
-    const std::size_t rows = std::min(used_bits, count - n);
-    std::uint64_t used = t.rows <= used_bits ? block >> i : used_rows<R>(t, n, rows);
-    used &= low_bits(rows);
-    if (static_cast<std::size_t>(std::popcount(used)) >= rows - rows / 8) {
-      multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, rows);
-    } else {
-      for (; used != 0; used &= used - 1) {
-        const auto k = static_cast<std::size_t>(std::countr_zero(used));
-        multiply_add<0>(sums, x + k * group_inputs, 1, 0, dz + k * t.dz_step, 0, 1);
-      }
-    }
-    x += rows * group_inputs;
-    dz += rows * t.dz_step;
+  for (; used != 0; used &= used - 1) {
+    const auto k = static_cast<std::size_t>(std::countr_zero(used));
+    multiply_add<0>(sums, x + k * group_inputs, 1, 0, dz + k * t.dz_step, 0, 1);
   }
 }
 
@@ -159,6 +176,7 @@ HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::siz
   const Strided rows{t.x + i * group_inputs, 1, group_inputs, t.dz + i * t.dz_step, t.dz_step};
   for (std::size_t n = 0; n < count; n += bf16_chunk) {
     const std::size_t terms = std::min(bf16_chunk, count - n);
+    const bool is_first = n == 0 && !t.continues();
 #if HWY_ARCH_X86
     if (t.masks != nullptr) {
       const auto used = static_cast<std::uint32_t>(used_rows<R>(t, i + n, terms) & low_bits(terms));
@@ -166,12 +184,12 @@ HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::siz
         const Strided from{rows.factor(n), rows.row, rows.step, rows.columns(n), rows.stride};
         add_chunk<0>(sums,
                      Pair<Chosen>{{from, used & 0x55555555U}, 0, {from, used & 0xaaaaaaaaU}, 0},
-                     n == 0);
+                     is_first);
         continue;
       }
     }
 #endif
-    add_chunk<0>(sums, chunk_of(rows, n, terms), n == 0);
+    add_chunk<0>(sums, chunk_of(rows, n, terms), is_first);
   }
 }
 
@@ -201,6 +219,7 @@ HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
     std::size_t count = 0;
     {
       const FlushDenormals mode;
+      begin_leaf(leaves[0], t);
       for (; count < leaves.size() && i < t.rows; ++count) {
         const std::size_t rows = std::min(t.leaf, t.rows - i);
         sum_bf16_leaf(leaves[count], t, i, rows);
@@ -264,12 +283,10 @@ HWY_INLINE void clear_padding(Sums<R, V>& sums, std::size_t exist) {
   }
 }
 
-/// merge_pending() for nodes of sections, in dw and in matrices like it. The root goes to dw.
+/// merge_pending() for nodes of sections. The root goes to dw.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
-  const auto at = [&t](std::size_t node) {
-    return node == 0 ? t.dw : t.sections + (node - 1) * t.sections_step;
-  };
+  const auto at = [&t](std::size_t node) { return section_node(t, node); };
   merge_pending(sums, t.section, t.last_section, at, t.dw_step);
   if (!t.last_section) return;
   make_canonical(sums);
@@ -281,7 +298,7 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   float* const fours = t.leaves + 2 * R * V * lanes;
-  const std::uint64_t block = t.rows <= used_bits ? used_rows<R>(t, 0, t.rows) : 0;
+  const std::uint64_t block = used_rows<R>(t, 0, t.rows);
   for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
     if (t.rows - i >= 4 * t.leaf) {
       if ((block >> i & low_bits(4 * t.leaf)) == 0) {
@@ -318,13 +335,16 @@ struct WeightsTile {
     } else {
       sum_leaves(sums, t);
     }
+    if (!t.ends) return store(sums, open_leaf_in_section<R, V>(t), V * lanes);
     merge_pending_nodes(sums, t.blocks, t.block, t.last);
-    if (t.last) merge_pending_sections(sums, t);
+    if (!t.last) return;
+    if (!t.section_ends) return store(sums, open_leaf_in_call(t), t.dw_step);
+    merge_pending_sections(sums, t);
   }
 };
 
 /// Columns [first, first + columns) of `rows` rows as factors, one row after the other; zero beyond
-/// `exist`. False if in bf16 one is not finite.
+/// `exist`. False if one is not finite.
 template <class Chain>
 bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t exist,
           std::size_t columns, float* out) {
@@ -334,7 +354,7 @@ bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
       hwy::Prefetch(first + c + columns);  // the columns that are packed next
       const Vector in = load(first_lanes(c < exist ? exist - c : 0), first + c);
       const Vector factor = Chain::factor(in);
-      if constexpr (Chain::is_bf16) finite.see(factor);
+      finite.see(factor);
       hn::Store(factor, tag, out + c);
     }
   }
@@ -367,7 +387,9 @@ struct WeightsSection {
   WeightsBlocking blocking;
   std::size_t rows;
   std::size_t leaf;
-  std::size_t index;
+  std::size_t index;  ///< of its node: of several leaves, or of one in several sections
+  bool begins;        ///< the section begins the node, or ends it
+  bool ends;
   bool last;
   float* waiting;
   float* columns;
@@ -435,9 +457,11 @@ void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t fi
 template <class Chain>
 void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) {
   alignas(64) std::array<float, max_waiting * tile_floats> leaves;
-  const std::size_t rows = node_rows(block_rows, c.leaf);
+  const std::size_t node = node_rows(block_rows, c.leaf);
   const std::size_t levels = block_levels(c.rows);
-  for (std::size_t i = 0; i < c.rows; i += rows) {
+  for (std::size_t i = 0, rows = 0; i < c.rows; i += rows) {
+    const std::size_t end = std::min(c.rows, (i / node + 1) * node);
+    rows = std::min(block_rows, end - i);
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const WeightsPart& part = parts[p];
       WeightsTask task{.x = nullptr,
@@ -446,12 +470,16 @@ void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) 
                        .dw = part.dw,
                        .dw_step = part.dw_step,
                        .exist = part.exist,
-                       .rows = std::min(rows, c.rows - i),
+                       .rows = rows,
                        .leaf = c.leaf,
-                       .block = i / rows,
+                       .block = i / node,
+                       .begins = i % node == 0,
+                       .ends = i + rows == end,
                        .first = i,
-                       .last = i + rows >= c.rows,
+                       .last = i + rows == c.rows,
                        .section = c.index,
+                       .section_begins = c.begins,
+                       .section_ends = c.ends,
                        .last_section = c.last,
                        .masks = nullptr,
                        .leaves = leaves.data(),
@@ -526,12 +554,16 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   const WeightsScratch ends(blocking, dz.rows, dz.cols, leaf, slice.size());
   assert(scratch.size() >= ends.sections);
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
+  leaf = std::min(leaf, dz.rows);
+  const std::size_t node = node_rows(section_rows, leaf);
   auto* const masks = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.factors);
   WeightsSection section{.layout = layout,
                          .blocking = blocking,
                          .rows = 0,
                          .leaf = leaf,
                          .index = 0,
+                         .begins = true,
+                         .ends = true,
                          .last = false,
                          .waiting = scratch.data(),
                          .columns = scratch.data() + ends.waiting,
@@ -539,55 +571,22 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
                          .masks = nullptr,
                          .sections = scratch.data() + ends.masks,
                          .slice = slice.size()};
-  for (std::size_t i = 0; i < dz.rows; i += section.rows, ++section.index) {
-    const Range rows = {i, std::min(dz.rows, i + ends.rows)};
+  for (std::size_t i = 0; i < dz.rows; i += section.rows) {
+    section.index = i / node;
+    const std::size_t end = std::min(dz.rows, (section.index + 1) * node);
+    const Range rows = {i, std::min(end, i + ends.rows)};
     section.rows = rows.size();
+    section.begins = i % node == 0;
+    section.ends = rows.end == end;
     section.last = rows.end == dz.rows;
     const bool finite = pack_columns<Chain>(section, dz.slice(rows), slice);
-    // In bf16 a finite dz may have become infinite.
+    // Zero times an infinite dz is NaN; in bf16 a finite dz may have become infinite.
     section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
     for (std::size_t k = 0; k < layout.inputs; k += blocking.inputs) {
       const std::size_t last = std::min(k + blocking.inputs, layout.inputs);
       pack_factors<Chain>(section, x.slice(rows), k, last);
       weights_strip<Chain>(section, slice, k, last, dw.data());
     }
-  }
-}
-
-/// The sums over all rows of the columns that begin at `dz`, of which `exist` exist.
-void bias_columns(const float* dz, Matrix<const float> all, std::size_t leaf, std::size_t exist,
-                  float* waiting, std::array<float, max_columns>& out) {
-  constexpr std::size_t V = max_vectors;
-  FirstLanes part[V];
-  for (std::size_t v = 0; v < V; ++v) part[v] = first_lanes(exist - std::min(exist, v * lanes));
-  Sums<1, V> sums;
-  for (std::size_t q = 0, i = 0; i < all.rows; ++q) {
-    clear(sums);
-    for (const std::size_t end = i + std::min(leaf, all.rows - i); i < end; ++i, dz += all.cols) {
-      LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        const Vector row = load(part[v], dz + v * lanes);
-        sums.at[0][v] = hn::Add(row, sums.at[0][v]);
-      }
-    }
-    merge_pending_nodes(sums, waiting, q, i == all.rows);
-  }
-  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    hn::StoreU(canonical(sums.at[0][v]), tag, out.data() + v * lanes);
-  }
-}
-
-/// Leaf by leaf, directly from dz, without packing.
-void backward_bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db) {
-  assert(db.size() == slice.size() && slice.end <= round_to_unit(dz.cols) && leaf > 0);
-  if (dz.rows == 0) return std::fill(db.begin(), db.end(), 0.0F);
-  constexpr std::size_t levels = std::numeric_limits<std::size_t>::digits;
-  alignas(64) std::array<float, levels * max_columns> waiting;
-  alignas(64) std::array<float, max_columns> sums;
-  for (std::size_t j = slice.begin; j < slice.end; j += max_columns) {
-    const std::size_t exist = std::min(max_columns, dz.cols - std::min(dz.cols, j));
-    bias_columns(dz.data + j, dz, leaf, exist, waiting.data(), sums);
-    const std::size_t count = std::min(max_columns, slice.end - j);
-    std::copy_n(sums.begin(), count, db.begin() + static_cast<std::ptrdiff_t>(j - slice.begin));
   }
 }
 

@@ -304,10 +304,16 @@ TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict
     Case c = make_case(1000, 9, 17, leaf, 7);
     require_definition(c);
   }
-  // Several sections, of which up to three wait; the last one short, or a single row.
+  // Several sections, of which up to three wait; the last one short, or a single row. Leaves of
+  // several blocks, of several sections, and of more rows than there are.
+  constexpr std::size_t longest = std::numeric_limits<std::size_t>::max();
   for (const auto& [rows, leaf] : {std::pair<std::size_t, std::size_t>{1025, 16},
                                    {1537, 100},
                                    {2300, 600},
+                                   {4600, 513},
+                                   {1100, 1100},
+                                   {1100, longest / 4 + 1},
+                                   {600, longest},
                                    {4 * 512, 16},
                                    {7 * 512 + 40, 1}}) {
     Case c = make_case(rows, 20, 40, leaf, 15);
