@@ -66,11 +66,13 @@ std::vector<ScalingRow> scaling_rows(const ScalingArguments& arguments,
                     "give a greater number");
 }
 
-/// The least number of ranks on which communication takes more than half of the step.
+/// The least number of ranks from which on communication takes more than half of the step: the
+/// share falls where the exchange changes from activations to sums.
 std::optional<double> dominated_from(const std::vector<ScalingRow>& rows,
                                      PredictedStep ScalingRow::*step) {
-  const auto found = std::find_if(rows.begin(), rows.end(),
-                                  [&](const ScalingRow& row) { return (row.*step).share() > 0.5; });
+  const auto last_below = std::find_if_not(
+      rows.rbegin(), rows.rend(), [&](const ScalingRow& row) { return (row.*step).share() > 0.5; });
+  const auto found = last_below.base();
   if (found == rows.end()) return std::nullopt;
   return found->fixed.ranks;
 }
@@ -91,7 +93,7 @@ void add_cells(std::vector<std::string>& cells, const Layout& layout, const Pred
 std::string dominance_text(const std::string& what, std::optional<double> ranks, double max) {
   return ranks ? fmt::format("{}: communication takes more than half of the step from {} ranks on",
                              what, count(*ranks))
-               : fmt::format("{}: communication takes less than half of the step on up to {} ranks",
+               : fmt::format("{}: communication takes no more than half of the step on {} ranks",
                              what, count(max));
 }
 
