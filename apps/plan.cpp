@@ -215,13 +215,14 @@ std::vector<Column> step_columns(const data::Plan& plan, std::uint64_t epoch,
 }
 
 /// A table of ranks (rows), steps (columns) and records (cells), at most `columns` wide: the first
-/// ranks and steps that fit, and always the last ones. `epoch` from 0.
-std::string plan_picture(const data::Plan& plan, std::uint64_t epoch, std::size_t columns) {
+/// ranks and steps that fit, and always the last ones. `epoch` from 0; `worker`: "rank".
+std::string plan_picture(const data::Plan& plan, const char* worker, std::uint64_t epoch,
+                         std::size_t columns) {
   const auto ranks = listed_indices(plan.options().ranks, max_rows);
   Column names = {fmt::format("epoch {}", epoch + 1)};
   Column counts = {"records"};
   for (const auto rank : ranks) {
-    names.push_back(fmt::format("rank {}", rank));
+    names.push_back(fmt::format("{} {}", worker, rank));
     counts.push_back(grouped(plan.examples_of(rank)));
   }
   const std::size_t used = width_of(names) + width_of(counts) + 4;
@@ -293,6 +294,10 @@ struct Findings {
   const TrainingPlan& chosen;
   const data::PlanFacts& facts;
   const data::PlanProof& proof;
+  std::uint64_t ranks_a_replica;
+
+  /// What the plan deals records to.
+  const char* worker() const { return ranks_a_replica > 1 ? "replica" : "rank"; }
 };
 
 ordered_json ids_json(const data::Plan& plan, std::uint64_t epoch) {
@@ -338,6 +343,7 @@ ordered_json to_json(const Findings& found) {
       {"records", options.records},
       {"files", found.records.files.size()},
       {"ranks", options.ranks},
+      {"ranks_a_replica", found.ranks_a_replica},
       {"batch_size", options.batch_size},
       {"drop_remainder", options.drop_remainder},
       {"shuffle", found.arguments.config.shuffle},
@@ -384,8 +390,10 @@ Banner banner(const Findings& found) {
   const auto& facts = found.facts;
   const auto max = *std::max_element(facts.records_per_rank.begin(), facts.records_per_rank.end());
   Banner banner;
-  banner.headline =
-      fmt::format("lockstep {}: the plan of {}", version, counted(options.ranks, "rank"));
+  banner.headline = fmt::format(
+      "lockstep {}: the plan of {}{}", version, counted(options.ranks, found.worker()),
+      found.ranks_a_replica > 1 ? fmt::format(" of {}", counted(found.ranks_a_replica, "rank"))
+                                : "");
   const auto add = [&](const char* label, std::string text) {
     banner.rows.emplace_back(label, std::move(text));
   };
@@ -395,11 +403,11 @@ Banner banner(const Findings& found) {
                   files == 0 ? "that do not come from files" : "in " + counted(files, "file")));
   add("policy", fmt::format("{}: {}; shuffle {}", data::name_of(options.policy),
                             found.chosen.reason, found.arguments.config.shuffle));
-  add("batch", fmt::format("{} global, rebatch {}; at most {} a rank, in leaves of {}",
+  add("batch", fmt::format("{} global, rebatch {}; at most {} a {}, in leaves of {}",
                            grouped(options.batch_size), data::name_of(options.rebatch),
-                           grouped(plan.largest_piece()), plan.leaf(0)));
+                           grouped(plan.largest_piece()), found.worker(), plan.leaf(0)));
   add("steps", fmt::format("{} an epoch, of {} examples", grouped(plan.steps()), sizes_text(plan)));
-  add("each rank",
+  add(found.ranks_a_replica > 1 ? "each replica" : "each rank",
       share_text(facts.records_per_rank) +
           (found.records.record_bytes
                ? fmt::format(", at most {}",
@@ -415,19 +423,19 @@ Banner banner(const Findings& found) {
 
 int show_plan(const PlanArguments& arguments) {
   const Records records = records_of(arguments);
+  const train::MeshSizes mesh = mesh_of(arguments.config, arguments.config.ranks);
   const TrainingPlan chosen =
-      training_plan(arguments.config, records.count, records.files,
-                    mesh_of(arguments.config, arguments.config.ranks).batch);
+      training_plan(arguments.config, records.count, records.files, mesh.batch);
   if (!chosen.warning.empty()) launching::print_warning(chosen.warning);
   const data::PlanFacts facts = data::facts_of(chosen.plan);
   const data::PlanProof proof = data::prove(chosen.plan, facts, arguments.epoch);
-  const Findings found{arguments, records, chosen, facts, proof};
+  const Findings found{arguments, records, chosen, facts, proof, mesh.model};
   if (arguments.json) {
     fmt::print("{}\n", to_json(found).dump());
   } else {
     banner(found).print();
     const auto columns = static_cast<std::size_t>(terminal_columns().value_or(usual_columns));
-    fmt::print("\n{}", plan_picture(chosen.plan, arguments.epoch, columns));
+    fmt::print("\n{}", plan_picture(chosen.plan, found.worker(), arguments.epoch, columns));
   }
   return static_cast<int>(ExitCode::success);
 }

@@ -54,7 +54,10 @@ class Mesh(command.CommandTest):
         planned = json.loads(self.succeed("plan --train-limit 1000 --ranks 4 --mesh batch=2,model=2",
                                           "--json").out)
         self.assertEqual(planned["digest"], run.summary["plan_digest"])
-        self.assertEqual(planned["ranks"], 2)
+        self.assertEqual((planned["ranks"], planned["ranks_a_replica"]), (2, 2))
+        shown = self.succeed("plan --train-limit 1000 --ranks 4 --mesh batch=2,model=2").out
+        for text in ("the plan of 2 replicas of 2 ranks", "a replica, in leaves", "replica 1"):
+            self.assertIn(text, shown)
 
     def test_the_banner_says_so(self):
         run = self.train(FEW, "--mesh model=2", threads=4)
