@@ -108,6 +108,7 @@ _lockstep() {{
     yes*) words="true false" ;;  # of a flag that needs no value
     -*) ;;
     *) words=${{words%%--*}}
+       [ "$COMP_CWORD" -eq 2 ] || words=
        [ "${{words// }}" ] || paths=yes ;;
   esac ;;
   esac
@@ -157,8 +158,8 @@ std::string zsh_script(std::span<const Completed> commands) {
                quoted(help, "[]\\") + quoted("]" + what, "");
     }
     const auto words = words_after(command);
-    cases += fmt::format(" \\\n      '*:word:{}' ;;\n",
-                         words.empty() ? "_files" : fmt::format("({})", fmt::join(words, " ")));
+    if (!words.empty()) cases += fmt::format(" \\\n      '1:word:({})'", fmt::join(words, " "));
+    cases += " \\\n      '*:path:_files' ;;\n";
   }
   return fmt::format(R"(#compdef lockstep
 # zsh completion, written by `lockstep completion zsh`
@@ -195,7 +196,10 @@ std::string fish_script(std::span<const Completed> commands) {
     const std::string here =
         fmt::format("complete -c lockstep -n '__fish_seen_subcommand_from {}'", command.name);
     if (const auto words = words_after(command); !words.empty()) {
-      script += fmt::format("{} -f -a '{}'\n", here, fmt::join(words, " "));
+      script += fmt::format(
+          "complete -c lockstep -n '__fish_seen_subcommand_from {}; and not "
+          "__fish_seen_subcommand_from {}' -f -a '{}'\n",
+          command.name, fmt::join(words, " "), fmt::join(words, " "));
     }
     for (const Completion& one : completions_of(command.syntax)) {
       std::string value;

@@ -148,7 +148,7 @@ class Completion(command.CommandTest):
                  ("evaluate", "--label"): [], ("bench", "da"): ["data"], ("completion", "z"): ["zsh"],
                  ("train", "--data", "so"): ["some folder"], ("train", "--survive", "--epo"): ["--epochs"],
                  ("convert", "--format", "n"): ["npy"], ("convert", "--format", "c"): ["csv"],
-                 ("train", "--format", "c"): ["csv", "cifar"],
+                 ("train", "--format", "c"): ["csv", "cifar"], ("bench", "step", "so"): ["some folder"],
                  ("inspect", "so"): ["some folder"], ("bench", "so"): [], ("help", "so"): [], ("help", "pre"): ["predict"]}
         for words_there, expected in cases.items():
             with self.subTest(words=words_there):
