@@ -9,5 +9,5 @@ root=$(dirname "$(realpath "$0")")/..
   cd "$root"
   cmake --preset release --log-level=WARNING
   cmake --build --preset release --target lockstep
-) >/dev/null
+) >&2
 exec python3 "$root/scripts/bench/bench.py" "$@"

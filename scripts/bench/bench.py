@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -231,7 +232,10 @@ def digits(a):
     if data is None:
         data = HERE.parent.parent / "build" / "bench-digits"
         if not data.exists():
-            output_of([LOCKSTEP, "generate", data])
+            part = data.with_suffix(".part")  # an interrupted run leaves no folder that looks whole
+            shutil.rmtree(part, ignore_errors=True)
+            output_of([LOCKSTEP, "generate", part])
+            part.rename(data)
     return data
 
 
