@@ -1,4 +1,4 @@
-# The only file with compiler flags: lockstep_library, lockstep_test and lockstep_mpi_test.
+# The compiler flags of all targets, by lockstep_library, lockstep_test and lockstep_mpi_test.
 
 find_program(CCACHE ccache)
 if(CCACHE)  # independent of the build folder: what dev and cuda have in common is compiled once
