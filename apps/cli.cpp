@@ -193,19 +193,11 @@ std::string run_dir_in(const std::vector<std::string>& command) {
   return found;
 }
 
-void record_exit_code(const std::string& run, int code) {
+void record_exit_code(const std::string& run, int code, bool is_own) {
   if (run.empty() || run == "auto") return;
-  try {
-    require_not_locked(run);
-    record_own_exit_code(run, code);
-  } catch (const Error& error) {
-    if (code == 0) launching::print(error);  // else the error that ends the job is reported
-  }
-}
-
-void record_own_exit_code(const std::string& run, int code) {
   const auto flight = std::filesystem::path(run) / "flight";
   try {
+    if (!is_own) require_not_locked(run);
     make_folder(flight);
     launching::record_exit_code(flight, code);
   } catch (const Error& error) {

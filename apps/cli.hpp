@@ -59,12 +59,9 @@ std::string run_dir_in(const std::vector<std::string>& command);
 
 /// Writes the exit code of a job into the folder of its run, for `lockstep launch`: mpirun with its
 /// recovery does not return the code, and does not end after an error of ranks on other hosts.
-/// Writes nothing if `run` is empty or "auto", or if another job is using it. Local; prints an
-/// error if a success cannot be written.
-void record_exit_code(const std::string& run, int code);
-
-/// record_exit_code() for a run whose folder this job has locked.
-void record_own_exit_code(const std::string& run, int code);
+/// Writes nothing if `run` is empty or "auto", or if another job is using it; `is_own`: this job
+/// has locked it. Local; prints an error if a success cannot be written.
+void record_exit_code(const std::string& run, int code, bool is_own = false);
 
 /// The syntax of a command whose operand is a run file; the caller adds settings and flags.
 Syntax run_file_syntax(std::string command, std::string does);

@@ -216,8 +216,8 @@ class RankOfRun {
   }
 
   void record_end(int code) const {
-    if (run_.empty()) return record_exit_code(run_dir_of(config_, resume_), code);
-    record_own_exit_code(run_, code);
+    const bool is_own = !run_.empty();
+    record_exit_code(is_own ? run_ : run_dir_of(config_, resume_), code, is_own);
   }
 
  private:

@@ -315,9 +315,12 @@ namespace {
 
 /// Locks the open lock file of `folder`. Throws ConfigError if another process holds the lock.
 void lock(int file, const std::filesystem::path& folder) {
-  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return;
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a check holds it briefly
-  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return;
+  const auto try_lock = [file] { return ::flock(file, LOCK_EX | LOCK_NB) == 0; };
+  if (try_lock()) return;
+  if (errno == EWOULDBLOCK) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a check holds it briefly
+    if (try_lock()) return;
+  }
   if (errno == EWOULDBLOCK) {
     constexpr std::size_t max_text = 200;
     std::string holder(max_text, '\0');
