@@ -201,9 +201,9 @@ Syntax bench_syntax() {
     }
     for (const Flag& flag : own.flags) {
       const auto same = [&](const Flag& other) { return other.name == flag.name; };
-      if (std::none_of(syntax.flags.begin(), syntax.flags.end(), same)) {
-        syntax.flags.push_back(flag);
-      }
+      const bool is_new =
+          !syntax.takes(flag.name) && std::none_of(syntax.flags.begin(), syntax.flags.end(), same);
+      if (is_new) syntax.flags.push_back(flag);
     }
   }
   return syntax;

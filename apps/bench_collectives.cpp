@@ -135,12 +135,18 @@ std::vector<std::size_t> counts_of(const Arguments& arguments, std::size_t ranks
 
 CollectiveSweep sweep_of(const Arguments& arguments, const comm::Communicator& comm) {
   if (comm.size() == 1) {
-    throw ConfigError("one rank communicates with nobody",
+    throw ConfigError("one rank alone: collectives need at least 2",
                       "start it with `mpirun -n 2`, or with --ranks 2");
   }
   CollectiveSweep sweep;
   sweep.operations = operations_in(arguments.value("operation"));
   sweep.redop = arguments.value("redop");
+  const bool reduces =
+      std::any_of(sweep.operations.begin(), sweep.operations.end(),
+                  [](const Operation* one) { return std::string_view(one->name) == "all_reduce"; });
+  if (arguments.given("redop") && !reduces) {
+    throw ConfigError("--redop without all_reduce", "leave it out, or give --operation all_reduce");
+  }
   sweep.op = op_named(sweep.redop);
   if (const std::string backends = arguments.value("backend"); backends != "all") {
     sweep.backends = split_list(backends);

@@ -315,8 +315,8 @@ void require_fitting_launch(const RunConfig& config, const comm::Communicator& c
       fmt::format("ranks as threads (--ranks, --backend threads) under a launcher, which started "
                   "{}",
                   counted(static_cast<std::uint64_t>(comm.size()), "rank")),
-      "leave --ranks out (or say --ranks 1, where a run file has more): the launcher says how many "
-      "there are; or start without it");
+      "leave --ranks out, or give --ranks 1 where a run file has more: the launcher sets the "
+      "number; or start without it");
 }
 
 /// Throws ConfigError for `backend` mpi or shared with several ranks but no launcher.

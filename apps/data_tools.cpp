@@ -105,8 +105,8 @@ const data::DrawnSet& drawn_set_in(const Arguments& arguments) {
                     "`lockstep convert` writes other data in another format");
 }
 
-void write_part(const data::DrawnSet& set, const data::Target& target, data::Part part,
-                std::uint64_t records, std::uint64_t seed) {
+data::FinishedFiles draw_part(const data::DrawnSet& set, const data::Target& target,
+                              data::Part part, std::uint64_t records, std::uint64_t seed) {
   const data::RecordShape shape = {records, set.shape(), data::Element::byte};
   std::vector<std::uint8_t> pixels(set.features());
   const auto record = [&](std::uint64_t index, std::span<float> features) {
@@ -115,8 +115,7 @@ void write_part(const data::DrawnSet& set, const data::Target& target, data::Par
     std::copy(pixels.begin(), pixels.end(), features.begin());
     return set.label_of(id);
   };
-  data::write_records(target, shape, record);
-  fmt::print("{}: {} images\n", files_text(target), grouped(records));
+  return data::finish_records(target, shape, record);
 }
 
 int generate(const Arguments& arguments) {
@@ -131,8 +130,12 @@ int generate(const Arguments& arguments) {
   data::require_files(train_files, train);
   data::require_files(test_files, test);
   make_data_folder(folder);
-  write_part(set, train_files, data::Part::train, train, seed);
-  write_part(set, test_files, data::Part::test, test, seed);
+  auto training = draw_part(set, train_files, data::Part::train, train, seed);
+  auto testing = draw_part(set, test_files, data::Part::test, test, seed);
+  training.publish();
+  testing.publish();
+  fmt::print("{}: {} images\n", files_text(train_files), grouped(train));
+  fmt::print("{}: {} images\n", files_text(test_files), grouped(test));
   return static_cast<int>(ExitCode::success);
 }
 
@@ -171,6 +174,15 @@ std::optional<data::Format> source_format(const Arguments& arguments) {
       "use one of them");
 }
 
+/// A message about the format of the source, which is --from-format here.
+std::string of_source(std::string text) {
+  const std::string name = "`format";
+  for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
+    text.replace(at, name.size(), "`from_format");
+  }
+  return text;
+}
+
 /// The source, with undivided features; any label is valid.
 data::DataSet open_source(const Arguments& arguments) {
   data::DataSetOptions options;
@@ -191,9 +203,11 @@ data::DataSet open_source(const Arguments& arguments) {
     data::DataSet set = data::open_data_set(given.data, options);
     require_used(given, *set.train);
     return set;
-  } catch (const DataError& error) {
-    if (error.remedy().find("`test_split=") == std::string::npos) throw;
-    throw DataError(error.problem(), "name a folder with files called train* and test*");
+  } catch (const Error& error) {
+    if (error.remedy().find("`test_split=") != std::string::npos) {
+      throw DataError(error.problem(), "name a folder with files called train* and test*");
+    }
+    throw Error(error.code(), of_source(error.problem()), of_source(error.remedy()));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -251,6 +252,15 @@ int print_findings(const std::vector<launching::Finding>& findings,
   return findings.empty() ? 0 : something_is_wrong;
 }
 
+/// Throws ConfigError for a setting of data that is not looked at.
+void require_data_for_settings(const Arguments& arguments) {
+  constexpr std::array of_launch = {"backend", "device", "threads", "timeout"};
+  for (const auto& [name, value] : arguments.settings) {
+    if (arguments.given("data") || contains(of_launch, name)) continue;
+    throw ConfigError("--" + name + " without --data", "give both, or leave it out");
+  }
+}
+
 /// Checks the launch, and prints on rank 0. Collective; the same exit code on every rank.
 int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
   FlightRecorder recorder(world.rank(), world.size());
@@ -262,6 +272,7 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   launching::RankFacts mine = launching::own_facts(world);
   mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
   comm::together(world, [&] { mine.threads = threads_of(config, world); });
+  comm::together(world, [&] { require_data_for_settings(arguments); });
   if (arguments.given("data")) open_data(config, mine);
   const auto builds = comm::gather_text(world, mine.build);
   const bool same_build = std::count(builds.begin(), builds.end(), mine.build) == world.size();

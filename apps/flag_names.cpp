@@ -120,7 +120,8 @@ std::optional<std::string> flag_of(const std::string& option) {
   }
   std::replace(name.begin(), name.end(), '_', '-');
   if (name == "policy") name = "shard-policy";  // DistributeOptions and PlanOptions
-  const bool is_flag = find_setting(name) != nullptr || name == "files";  // of `convert`, too
+  const bool is_flag =
+      find_setting(name) != nullptr || name == "files" || name == "from-format";  // of `convert`
   if (!is_flag) return std::nullopt;
   std::string flag = "--" + name;
   const std::string value = equals == std::string::npos ? "" : option.substr(equals + 1);

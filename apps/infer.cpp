@@ -48,7 +48,7 @@ struct InferenceJob {
   std::unique_ptr<data::BatchReader> reader;
 };
 
-void require_words(const Arguments& arguments) {
+void require_words(const Arguments& arguments, const RunConfig& config) {
   if (arguments.operands.empty()) {
     throw ConfigError("no checkpoint",
                       "name one: RUN/checkpoints/step-NNNNNNNN, or the run's folder");
@@ -56,7 +56,7 @@ void require_words(const Arguments& arguments) {
   if (!arguments.given("data")) {
     throw ConfigError("no --data", "say which data: a table, a data folder, or `--data synthetic`");
   }
-  if (arguments.given("seed") && !arguments.given("test-split")) {
+  if (arguments.given("seed") && !config.test_split) {
     throw ConfigError("--seed without --test-split, which alone depends on it",
                       "leave --seed out, or give --test-split");
   }
@@ -184,7 +184,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   int threads = 1;
   std::string identity;
   comm::together(comm, [&](comm::Exchange& exchange) {
-    require_words(arguments);
+    require_words(arguments, config);
     if (config.backend == "nccl") {
       throw ConfigError("backend nccl: there is nothing to exchange between devices here",
                         "leave --backend out");
@@ -195,6 +195,11 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
     if (std::filesystem::exists(job.saved.folder / "state.json")) {
       job.trained_with = train::read_state(job.saved.folder).settings;
+    }
+    if (arguments.given("separator") && job.saved.info.table == nullptr) {
+      throw ConfigError("--separator: the network in " + job.saved.folder.string() +
+                            " was not trained on a table of numbers and words",
+                        "leave it out: the separator is found");
     }
     job.config = with_settings_of(job, config, arguments);
     job.test = open_test_set(job.config, job.saved, needs_labels, arguments.value("data") == "-",

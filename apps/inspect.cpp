@@ -241,7 +241,8 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
         contents.settings[name] = value_of(std::get<std::string>(value));
       }
     } catch (const DataError& error) {
-      facts["state"] = error.problem();
+      facts["state"] = error.problem();  // that of a run which has just begun, too
+      damaged = error.problem().starts_with((folder / "summary.json").string());
     }
   }
   list(checkpoints_in(folder / "checkpoints"), verify, contents, damaged);
@@ -285,8 +286,13 @@ ordered_json part_of(const std::string& name, data::Source& source,
   return part;
 }
 
-Contents inspect_data(const std::string& path, RunConfig config) {
+Contents inspect_data(const std::string& path, const Arguments& arguments) {
+  RunConfig config = config_over(RunConfig(), arguments);
   config.data = path;
+  if (arguments.given("seed") && !config.test_split) {
+    throw ConfigError("--seed without --test-split, which alone depends on it",
+                      "leave --seed out, or give --test-split");
+  }
   data::DataSetOptions options = data_options(config);
   options.may_lack_test = true;
   const auto sets = data::open_data_set(path, options);
@@ -332,11 +338,10 @@ int inspect(const Arguments& arguments) {
                           " is no data, but a run or a checkpoint",
                       "leave it out");
   }
-  const Contents contents = is_run          ? inspect_run(path, verify, damaged)
-                            : is_checkpoint ? inspect_checkpoint(path, verify)
-                            : !saved.empty()
-                                ? inspect_saved(path, saved, verify, damaged)
-                                : inspect_data(path.string(), config_over(RunConfig(), arguments));
+  const Contents contents = is_run           ? inspect_run(path, verify, damaged)
+                            : is_checkpoint  ? inspect_checkpoint(path, verify)
+                            : !saved.empty() ? inspect_saved(path, saved, verify, damaged)
+                                             : inspect_data(path.string(), arguments);
   arguments.given("json") ? print_json(contents) : print(contents);
   return static_cast<int>(damaged ? ExitCode::data : ExitCode::success);
 }
@@ -349,7 +354,7 @@ Syntax inspect_syntax() {
   syntax.does =
       "Prints what a run, a checkpoint, a folder of them or a data set contains: shapes, ranges, "
       "hashes.\n"
-      "Ends with 65 if a checkpoint is damaged.\n";
+      "Ends with 65 if a checkpoint or summary.json is damaged.\n";
   syntax.usage = "PATH [flags]";
   syntax.operand = "path";
   syntax.settings = {"format",     "classes",    "divide-by", "train-limit",

@@ -404,7 +404,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
   int waits = 0;     // for a lock
-  for (std::uint64_t restarts = 0;; ++restarts) {
+  std::uint64_t restarts = 0;
+  while (true) {
     std::error_code ignored;
     const auto flight = fs::path(run) / "flight";  // of the attempt before
     fs::remove(flight / launching::diagnosis_name, ignored);
@@ -454,7 +455,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
       return ended.code;
     }
     launching::print_warning(
-        fmt::format("{}; restart {} follows{}", how, restarts + 1, diagnosis_in(run, attempt)));
+        fmt::format("{}; restart {} follows{}", how, ++restarts, diagnosis_in(run, attempt)));
     std::this_thread::sleep_for(pause);
     const bool has_begun = !had_checkpoint && train::has_checkpoint(run);
     attempt = on_answering_hosts(has_begun ? continued(command) : command, run);

@@ -75,8 +75,11 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
         "leave `classes` out");
   }
   if (config.classes || data.train->table() != nullptr || counts.empty()) return classes;
-  const auto there =
-      data.test != nullptr ? data::label_counts(*data.test) : std::vector<std::uint64_t>();
+  const auto counts_in = [](const data::Source* source) {
+    return source != nullptr ? data::label_counts(*source) : std::vector<std::uint64_t>();
+  };
+  const auto there = counts_in(data.test.get());
+  const auto held_out = counts_in(data.validation.get());
   const auto fail = [](const data::Source& source, std::size_t label, const std::string& problem) {
     std::uint64_t id = 0;
     while (source.known_label(id) != static_cast<std::int32_t>(label)) ++id;
@@ -88,7 +91,8 @@ std::uint64_t outputs_of(const RunConfig& config, const data::DataSet& data,
          fmt::format("those of the training set go up to {}", classes - 1));
   }
   for (std::size_t label = 0; label < counts.size(); ++label) {
-    if (counts[label] > 0 || (label < there.size() && there[label] > 0)) continue;
+    const auto is_in = [label](const auto& set) { return label < set.size() && set[label] > 0; };
+    if (is_in(counts) || is_in(there) || is_in(held_out)) continue;
     fail(*data.train, counts.size() - 1, fmt::format("no record has label {}", label));
   }
   return classes;

@@ -104,7 +104,8 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
                         "leave it out, or give --data");
     }
   }
-  for (const char* flag : {"model", "layers", "exchange", "reduction", "prefetch", "micro-batch"}) {
+  for (const char* flag :
+       {"model", "layers", "exchange", "reduction", "prefetch", "micro-batch", "test-limit"}) {
     if (arguments.network || !given.given(flag)) continue;
     throw ConfigError("--" + std::string(flag) + " without --network",
                       "leave it out: the data plan does not depend on it; or give both");

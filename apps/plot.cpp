@@ -33,11 +33,12 @@ int plot_command(const std::vector<std::string>& words) {
     std::vector<train::History> histories;
     histories.reserve(arguments.operands.size());
     for (const std::string& folder : arguments.operands) {
-      histories.push_back({printable(folder), train::read_epochs(folder)});
+      const auto name = is_utf8(folder) ? presentable(folder) : printable(folder, folder.size());
+      histories.push_back({name, train::read_epochs(folder)});
     }
     const std::string file = arguments.value("output");
     train::plot(histories, file);
-    fmt::print("{} written: {}\n", printable(file),
+    fmt::print("{} written: {}\n", presentable(file),
                histories.size() == 1 ? counted(histories[0].epochs.size(), "epoch")
                                      : counted(histories.size(), "run"));
     return static_cast<int>(ExitCode::success);

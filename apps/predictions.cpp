@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <unordered_set>
 
 #include "apps/console.hpp"
 #include "lockstep/base/errors.hpp"
@@ -90,11 +91,14 @@ std::vector<std::string> names_of_predictions(const PredictionOutput& output) {
 /// The names of what is predicted, all different, and none of them `id`, which numbers the records.
 std::vector<std::string> heads_of(const PredictionOutput& output) {
   std::vector<std::string> heads = names_of_predictions(output);
-  const auto id = std::find(heads.begin(), heads.end(), "id");
-  if (id == heads.end()) return heads;
-  std::string head = *id;
-  while (contains(heads, head)) head.insert(0, "predicted:");
-  *id = std::move(head);
+  const std::unordered_set<std::string> names(heads.begin(), heads.end());
+  std::unordered_set<std::string> taken = {"id"};
+  for (std::string& head : heads) {
+    if (taken.contains(head)) {
+      while (names.contains(head) || taken.contains(head)) head.insert(0, "predicted:");
+    }
+    taken.insert(head);
+  }
   return heads;
 }
 
@@ -363,6 +367,12 @@ class NpyPredictions final : public PredictionWriter {
   Target target_;
 };
 
+/// A cell of the data for a terminal.
+std::string on_one_line(std::string cell) {
+  std::replace(cell.begin(), cell.end(), '\n', ' ');
+  return presentable(cell);
+}
+
 /// The first predictions as a table on stdout.
 class PredictionTable final : public PredictionWriter {
  public:
@@ -390,6 +400,9 @@ class PredictionTable final : public PredictionWriter {
   }
 
   void finish() override {
+    for (auto& line : lines_) {
+      for (std::string& cell : line) cell = on_one_line(std::move(cell));
+    }
     print_table(lines_);
     const std::size_t shown = lines_.size() - 1;
     if (shown == output_.records) return;

@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "apps/toml_settings.hpp"
@@ -130,9 +131,16 @@ std::string place_of(const std::string& path, const toml::source_region& source)
 void for_each_setting(const toml::table& table, const std::string& path,
                       const std::function<void(const TomlSetting&)>& visit) {
   static constexpr std::array groups = {"optimizer", "schedule"};
+  std::map<std::string, std::string> places;  // of the settings so far
   const auto visit_key = [&](const toml::key& key, std::string_view name, const toml::node& node) {
     const std::string place = place_of(path, key.source());
-    visit({setting_named(place, std::string(name)), place, node});
+    const Setting& setting = setting_named(place, std::string(name));
+    const auto [first, is_new] = places.emplace(setting.name, place);
+    if (!is_new) {
+      throw ConfigError(place + ": " + setting.name + " is given at " + first->second + ", too",
+                        "leave one of them out");
+    }
+    visit({setting, place, node});
   };
   for (const auto& [key, node] : table) {
     const bool is_group = contains(groups, key.str());

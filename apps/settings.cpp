@@ -177,7 +177,7 @@ MeshDimensions mesh_dimensions(const std::string& text) {
       throw ConfigError("mesh " + text + ": '" + name + "' is not a dimension", mesh_remedy);
     }
     auto& size = name == "batch" ? dimensions.batch : dimensions.model;
-    if (size) throw ConfigError("mesh " + text + ": " + name + " stands there twice", mesh_remedy);
+    if (size) throw ConfigError("mesh " + text + ": " + name + " is given twice", mesh_remedy);
     try {
       size = parse_count(sign == std::string::npos ? "" : word.substr(sign + 1), 1, max);
     } catch (const ConfigError& error) {
@@ -196,6 +196,9 @@ Setting layers() {
             std::vector<std::uint64_t> widths;
             if (value != "none") {
               for (const auto& width : split_list(value)) widths.push_back(parse_count(width, 1));
+              if (widths.empty()) {
+                throw ConfigError("the value is empty", "give widths, or `none` for no layer");
+              }
             }
             c.layers = widths;
           },

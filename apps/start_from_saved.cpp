@@ -136,8 +136,21 @@ std::filesystem::path newest_valid(const std::filesystem::path& run) {
                   "train from the beginning in another --run-dir; this one is left as it is");
 }
 
+/// `path` with links to a name in the same folder followed: runs/latest leads to another run as
+/// soon as one begins. Other links stay: they may differ between hosts.
+std::filesystem::path without_own_links(const std::filesystem::path& path) {
+  std::filesystem::path followed;
+  for (const auto& name : path) {
+    std::error_code error;
+    const auto target = std::filesystem::read_symlink(followed / name, error);
+    const bool is_own = !error && target.is_relative() && !target.has_parent_path();
+    followed /= is_own ? target : name;
+  }
+  return followed;
+}
+
 Found find_auto(const RunConfig& config) {
-  const auto run = config.run_dir == "auto" ? newest_run() : std::filesystem::path(config.run_dir);
+  const auto run = config.run_dir == "auto" ? newest_run() : without_own_links(config.run_dir);
   std::error_code ignored;
   if (run.empty() || !std::filesystem::is_directory(run / "checkpoints", ignored)) return {};
   const FolderLock not_in_use(run);
@@ -165,6 +178,7 @@ void require_newest(const std::filesystem::path& run, const std::filesystem::pat
 Found find_path(const RunConfig& config) {
   std::filesystem::path path = config.resume;
   while (!path.has_filename() && path.has_parent_path()) path = path.parent_path();  // "run/"
+  path = without_own_links(path);
   std::error_code ignored;
   if (std::filesystem::is_directory(path / "checkpoints", ignored)) {
     std::optional<FolderLock> not_in_use;
@@ -339,8 +353,8 @@ std::string resume_text(const Resume& resume, std::uint64_t steps) {
 }
 
 std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume) {
-  const bool own = config.run_dir != "auto" || !resume || resume->run.empty();
-  return own ? config.run_dir : resume->run.string();
+  const bool continues = resume && !resume->run.empty() && records_in(resume->run, config);
+  return continues ? resume->run.string() : config.run_dir;
 }
 
 void require_same_data(const Resume& resume, const Decisive& now) {

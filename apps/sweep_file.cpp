@@ -186,15 +186,8 @@ std::vector<Varied> all_varied(const std::string& path, const toml::table& sweep
     return std::tuple(a.first.line, a.first.column) < std::tuple(b.first.line, b.first.column);
   });
   std::vector<Varied> all;
-  for (auto& [position, varied] : found) {
-    const auto same =
-        std::find_if(all.begin(), all.end(),
-                     [&name = varied.setting](const auto& one) { return one.setting == name; });
-    if (same != all.end()) {
-      refuse(varied.place, varied.setting + " stands there twice", "leave one of them out");
-    }
-    all.push_back(std::move(varied));
-  }
+  all.reserve(found.size());
+  for (auto& [position, varied] : found) all.push_back(std::move(varied));
   return all;
 }
 

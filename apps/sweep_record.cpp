@@ -337,7 +337,7 @@ bool is_usable(const TrialResult& result, const std::string& metric) {
 
 std::string trial_settings_text(const TrialSettings& settings) {
   return joined(settings, ", ",
-                [](const auto& one) { return one.first + " " + printable(one.second); });
+                [](const auto& one) { return one.first + " " + presentable(one.second); });
 }
 
 std::string trial_name(std::size_t trial) { return fmt::format("trial-{:03}", trial + 1); }

@@ -34,7 +34,7 @@ struct TomlSetting {
 /// Calls `visit` for each setting of a table, in the order of names. The tables [optimizer] and
 /// [schedule] in it have settings, too; their `name` is the setting of that name.
 ///
-/// Errors   throws ConfigError with path and line: unknown key.
+/// Errors   throws ConfigError with path and line: unknown key, a setting given twice.
 void for_each_setting(const toml::table& table, const std::string& path,
                       const std::function<void(const TomlSetting&)>& visit);
 

@@ -100,7 +100,7 @@ Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& jo
     const bool by_data = job.plan->options().policy == data::ShardPolicy::data;
     add("idle", fmt::format("{} of {} ranks: {}", idle * model, comm.size(),
                             by_data ? "a full batch has fewer leaves than ranks need; a smaller "
-                                      "--leaf or a larger --batch-size would employ them"
+                                      "--leaf or a larger --batch-size would use them"
                                     : "their files leave them no record"));
   }
   add("optimizer", optimizer_text(job.replica->optimizer()));
@@ -216,6 +216,7 @@ class RankOfRun {
   }
 
   void record_end(int code) const {
+    if (is_dry_run_) return;
     const bool is_own = !run_.empty();
     record_exit_code(is_own ? run_ : run_dir_of(config_, resume_), code, is_own);
   }
@@ -281,6 +282,10 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
                counted(steps, "step"));
+    if (has_report_) {
+      fmt::print("no report: `lockstep evaluate {} --data ... --report` prints one\n",
+                 in_shell(resume_->run.string()));
+    }
   }
   return false;
 }
@@ -313,10 +318,16 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
   }
   restore_checkpoint(*resume_, job, comm);
   train::TrainingPosition position = resume_->state.position;
-  const std::pair<std::string, std::string> monitor = {
-      "monitor", setting_named("monitor", "monitor").literal(config_)};
   // Figures of another kind cannot be compared with the best one.
-  if (!contains(resume_->state.settings, monitor)) position.best = {};
+  std::vector<const char*> of_figure = {"monitor"};
+  if (config_.monitor == "loss") {
+    of_figure.insert(of_figure.end(), {"loss", "huber-delta", "label-smoothing", "weight-column"});
+  }
+  const bool is_same = std::all_of(of_figure.begin(), of_figure.end(), [&](const char* name) {
+    const std::pair now(std::string(name), setting_named(name, name).literal(config_));
+    return contains(resume_->state.settings, now);
+  });
+  if (!is_same) position.best = {};
   return position;
 }
 
@@ -423,8 +434,10 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     facts.lost = lost_;
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
-    directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(config_),
-                       facts, train::Retention{config_.keep, config_.keep_every},
+    RunConfig recipe = config_;
+    recipe.resume = "none";  // config.toml is a recipe, which does not depend on another run
+    directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(recipe), facts,
+                       train::Retention{config_.keep, config_.keep_every},
                        continued(job, position));
     warn_of_missing_records(*directory_, job.replica->steps(), position.epoch);
     console.emplace(progress_of(config_.progress), config_.epochs, total, names);
@@ -487,7 +500,11 @@ void train_on(const Arguments& arguments, const RunConfig& given, comm::Communic
   const std::optional<Resume> resume = run_to_resume(arguments, given, comm);
   const RunConfig& config = resume ? resume->config : given;
   if (arguments.given("print-config")) {
-    if (comm.rank() == 0) fmt::print("{}", to_toml(config));
+    if (comm.rank() != 0) return;
+    for (const auto& [flag, value] : arguments.flags) {
+      if (flag == "resume-with") fmt::print("# needs --resume-with {}, too\n", in_shell(value));
+    }
+    fmt::print("{}", to_toml(config));
     return;
   }
   RankOfRun rank(config, resume, arguments, comm);

@@ -255,7 +255,7 @@ class Formats(command.CommandTest):
             self.assert_refused(run("convert", folder, mixed, "--format npy"), 2, [name, "already exists"])
         (folder / "train.csv").write_text("label,a\n1,2\n")
         result = run("convert", folder, to, "--format npy")
-        self.assert_refused(result, 65, ["two formats", "--format"])
+        self.assert_refused(result, 65, ["two formats", "--from-format"])
         self.succeed("convert", folder, to, "--format npy --from-format idx")
 
     def test_generate_refuses_more_files_than_records(self):

@@ -202,6 +202,7 @@ class Inference(command.CommandTest):
                               (["evaluate", self.checkpoint, self.checkpoint, DATA], ["2 checkpoints"]),
                               (["evaluate", self.checkpoint, DATA, "--jsn"], ["--json"]),
                               (["evaluate", self.checkpoint, DATA, "--seed 77"], ["--seed without --test-split"]),
+                              (["evaluate", self.checkpoint, DATA, "--separator tab"], ["--separator", "not trained on a table"]),
                               (["evaluate", self.checkpoint, DATA, "--set epochs=3"], ["epochs"]),
                               (["evaluate", self.checkpoint, DATA, "--device cuda"], ["cuda"]),
                               (["predict", self.checkpoint, DATA, "--keep-columns all"], ["not trained on a table"]),

@@ -28,6 +28,13 @@ class Inspect(command.CommandTest):
             self.assert_ends(damaged, 65)
             self.assert_says(damaged.out + damaged.err, [str(weights), "checksum"], damaged)
         plain = self.succeed("inspect", made.folder)
+        summary = made.folder / "summary.json"
+        whole = summary.read_text()
+        summary.write_text(whole[:-9])
+        cut = run("inspect", made.folder, "--json")
+        self.assert_ends(cut, 65)
+        self.assertIn("summary.json", json.loads(cut.out)["state"])
+        summary.write_text(whole)
         self.assert_says(plain.out, ["finished", "accuracy of the last step", "not verified", made.checkpoints[-1].name], plain)
         (made.folder / "checkpoints/step-2-copy").mkdir()  # not a checkpoint's name
         self.assertEqual(self.inspected(made.folder)["checkpoints"][-1]["checkpoint"], found["checkpoints"][-1]["checkpoint"])
