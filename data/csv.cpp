@@ -12,7 +12,6 @@
 #include <unordered_map>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/stored_source.hpp"
 
@@ -86,12 +85,18 @@ void throw_no_header(const std::string& place, const std::string& first_name,
 
 namespace {
 
-/// Throws DataError for the first line of a file that is UTF-16, or whose lines end in CR alone.
+/// Throws DataError for the first line of a file that is UTF-16, or whose lines end otherwise than
+/// in LF or CRLF. `line` is without that.
 void require_text(std::string_view line, const std::string& place) {
   if (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF") ||
       line.find('\0') != std::string_view::npos) {
     throw DataError(place + ": is UTF-16, or no text",
                     "save it as UTF-8: `iconv -f UTF-16 -t UTF-8 OLD > NEW`");
+  }
+  if (line.ends_with('\r') && line.find('\r') + 1 == line.size()) {
+    throw DataError(place + ": lines end in CR CR LF",
+                    "end them in LF: `tr -d '\\r' < OLD > NEW`; Python's csv module needs "
+                    "open(..., newline='')");
   }
   if (line.find('\r') != std::string_view::npos && line.find('"') == std::string_view::npos) {
     throw DataError(place + ": lines end in CR alone",

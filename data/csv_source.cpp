@@ -294,8 +294,8 @@ std::int32_t CsvSource::label_of(std::string_view text, const Where& place) cons
 }
 
 std::int32_t CsvSource::take_label(const Role& role, std::string_view text, const Where& place) {
+  if (!is_scanning_) return 0;  // kept since
   if (role.kind == Role::Kind::label) return label_of(text, place);
-  if (!is_scanning_) return 0;
   const auto number = parse_float(text);
   const bool is_flag = schema_->is_multi_label();
   if (needs_labels_ && (!number || (is_flag && *number != 0 && *number != 1))) {

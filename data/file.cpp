@@ -55,6 +55,17 @@ bool raise_limit_of_files() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
+/// What `open` returns, a descriptor or a negative number with errno: at the limit of open files
+/// after a second try under a higher one.
+template <class Open>
+int open_file(Open open) {
+  const int descriptor = open();
+  return descriptor < 0 && errno == EMFILE && raise_limit_of_files() ? open() : descriptor;
+}
+
+constexpr const char* fewer_files =
+    "raise the limit of open files (`ulimit -Hn`), or give fewer and larger files";
+
 }  // namespace
 
 std::uint32_t big_endian(std::span<const std::uint8_t, 4> bytes) noexcept {
@@ -67,17 +78,13 @@ std::string place(const std::filesystem::path& path, std::uint64_t offset) {
 }
 
 RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
-  const auto open = [&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); };
-  descriptor_ = open();
-  if (descriptor_ < 0 && errno == EMFILE && raise_limit_of_files()) descriptor_ = open();
+  descriptor_ = open_file([&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); });
   if (descriptor_ < 0) {
     const int code = errno;
-    throw DataError(
-        path_.string() + ": cannot be opened: " + system_reason(code),
-        code == EACCES ? "make the file readable for the user who runs this"
-        : code == EMFILE
-            ? "raise the limit of open files (`ulimit -Hn`), or give fewer and larger files"
-            : "check the path, and where its links lead");
+    throw DataError(path_.string() + ": cannot be opened: " + system_reason(code),
+                    code == EACCES   ? "make the file readable for the user who runs this"
+                    : code == EMFILE ? fewer_files
+                                     : "check the path, and where its links lead");
   }
   struct stat status {};
   const int code = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
@@ -273,12 +280,17 @@ using Archive = std::unique_ptr<zip_t, CloseZip>;
 Archive open_archive(const std::filesystem::path& path) {
   int code = 0;
   Archive archive(zip_open(path.c_str(), ZIP_RDONLY, &code));
+  if (archive == nullptr && errno == EMFILE && raise_limit_of_files()) {
+    archive.reset(zip_open(path.c_str(), ZIP_RDONLY, &code));
+  }
   if (archive != nullptr) return archive;
   zip_error_t error;
   zip_error_init_with_code(&error, code);
+  const bool has_no_descriptor = zip_error_code_system(&error) == EMFILE;
   const std::string text = zip_error_strerror(&error);
   zip_error_fini(&error);
-  throw DataError(path.string() + ": cannot be opened as a ZIP archive: " + text, fetch_again);
+  throw DataError(path.string() + ": cannot be opened as a ZIP archive: " + text,
+                  has_no_descriptor ? fewer_files : fetch_again);
 }
 
 /// One file of a ZIP archive.
@@ -344,9 +356,11 @@ std::vector<std::string> names_in_archive(const std::filesystem::path& archive) 
 namespace {
 
 [[noreturn]] void fail_to_spill(const std::filesystem::path& path, int code) {
-  throw OutputError(path.string() + ": cannot be decompressed into " + temporary_folder().string() +
-                        ": " + system_reason(code),
-                    "set TMPDIR to a folder with room for it, or decompress the file yourself");
+  throw OutputError(
+      path.string() + ": cannot be decompressed into " + temporary_folder().string() + ": " +
+          system_reason(code),
+      code == EMFILE ? fewer_files
+                     : "set TMPDIR to a folder with room for it, or decompress the file yourself");
 }
 
 }  // namespace
@@ -373,8 +387,11 @@ std::uint64_t Content::max_bytes() const noexcept {
 }
 
 void Content::open_spill() {
-  std::string name = (temporary_folder() / "lockstep-XXXXXX").string();
-  spill_ = ::mkostemp(name.data(), O_CLOEXEC);
+  std::string name;
+  spill_ = open_file([&] {
+    name = (temporary_folder() / "lockstep-XXXXXX").string();
+    return ::mkostemp(name.data(), O_CLOEXEC);
+  });
   if (spill_ < 0) fail_to_spill(path(), errno);
   ::unlink(name.c_str());
 }

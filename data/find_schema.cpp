@@ -82,8 +82,6 @@ class SchemaFinder {
   /// The files of a training set.
   void read(std::span<const std::string> paths) {
     for (const auto& path : paths) read(path);
-    if (records_ > 0) return;
-    throw DataError(paths.front() + ":2: no record follows the header", "give it at least one");
   }
 
   TableSchema classes() const {
@@ -162,8 +160,14 @@ class SchemaFinder {
     found_ = std::move(before);
     labels_ = std::move(labels_before);
     records_ = records_before;
-    if (!parts) return scan(content, header.separator, {});
-    for (const std::string_view part : *parts) add(part);
+    if (!parts) scan(content, header.separator, {});
+    if (parts) {
+      for (const std::string_view part : *parts) add(part);
+    }
+    if (records_ > records_before) return;
+    throw DataError(
+        path.string() + ":2: no record follows the header",
+        "give it at least one" + std::string(records_ > 0 ? ", or remove the file" : ""));
   }
 
   /// What the fields of a file's column are added to.
@@ -429,7 +433,7 @@ class SchemaFinder {
       labels.word = text;
       labels.place_of_word = place();
     }
-    if (labels.is_full()) return;
+    if (labels_.size() > 1 || labels.is_full()) return;  // several are no classes
     const auto [name, is_new] = labels.texts.emplace(text);
     if (is_new) require_text(*name, place());
   }
@@ -448,6 +452,8 @@ class SchemaFinder {
                           why_no_number(labels.word) + ", but other labels are, with a fraction",
                       "mend the line; or, if each is a class, `task=classification`");
     }
+    refuse_decimal_comma(labels.place_of_word + in_column(labels), labels.word,
+                         "or, if each is a class, `task=classification`");
     if (!labels.are_numbers()) return Task::classification;
     const bool is_regression =
         labels.fractions > 0 || (labels.floats > 0 && labels.classes().size() > max_float_classes);
@@ -532,6 +538,10 @@ class SchemaFinder {
     }
     const std::string place = found.place + ": column " + in_quotes(name) + ": ";
     const bool is_named = contains(options_.categories, name);
+    const std::string own = "_columns=" + csv_field(name) + "`";
+    if (!is_named) {
+      refuse_decimal_comma(place, found.first_word, "or, if these are words, `category" + own);
+    }
     const bool are_huge =
         !is_named && std::all_of(found.texts.begin(), found.texts.end(), is_beyond_float32);
     if (found.numbers > 0 || are_huge) {
@@ -540,13 +550,8 @@ class SchemaFinder {
         problem += ", but " + counted(found.numbers, "other field") + " of the column " +
                    (found.numbers == 1 ? "is one" : "are");
       }
-      const std::string own = "_columns=" + csv_field(name) + "`";
       throw DataError(problem, "mend the column; or, if its numbers are categories, `category" +
                                    own + "; or leave it out, `ignore" + own);
-    }
-    if (!is_named && is_decimal_comma(found.first_word)) {
-      throw DataError(place + in_quotes(found.first_word) + " has a decimal comma",
-                      "write numbers with a decimal point: in pandas, to_csv(..., decimal='.')");
     }
     if (found.has_long_word) return "words, one of more than " + counted(max_word, "byte");
     if (is_named) {
@@ -558,13 +563,6 @@ class SchemaFinder {
       return "words, more than " + std::to_string(max_categories) + " different ones";
     }
     return "";
-  }
-
-  static bool is_decimal_comma(std::string text) {
-    const auto comma = text.find(',');
-    if (comma == std::string::npos) return false;
-    text[comma] = '.';
-    return parse_float(text).has_value();
   }
 
   const TableOptions& options_;

@@ -14,6 +14,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/data/npy.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/stored_source.hpp"
@@ -36,6 +37,15 @@ std::string file_name(const std::filesystem::path& path) { return path.filename(
 bool has_plain_twin(const std::filesystem::path& path, const Paths& all) {
   const std::string name = bare_name(path);
   return name != file_name(path) && all.contains(path.parent_path() / name);
+}
+
+/// True for a folder that does not stand in place of an IDX file. Kaggle's MNIST has folders beside
+/// the files: train-images-idx3-ubyte/ and train-images.idx3-ubyte.
+bool is_other_folder(const std::filesystem::path& path, const Paths& all) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return false;
+  std::string name = file_name(path);
+  return !replace(name, "-idx", ".idx") || all.contains(path.parent_path() / name);
 }
 
 /// The format of a file in a folder, by its name.
@@ -290,6 +300,8 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
   }
   if (format == Format::picture || (!format && is_picture_name(path))) {
     if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
+    if (is_pattern(path)) throw DataError(path + ": a pattern names no pictures", get_pictures);
+    list_entries(path);  // throws if there is nothing
     throw DataError(path + ": no PNG or JPEG files", get_pictures);
   }
   if (is_npz_file(path)) return files_of_npz(path, format, only, may_lack_test);
@@ -300,6 +312,7 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
   for (const auto& file : all) {
     const auto found = format_in_folder(file);
     if (!found || (format && found != format) || has_plain_twin(file, all)) continue;
+    if (*found == Format::idx && is_other_folder(file, all)) continue;
     const auto part = part_of_file(file);
     if (!part || (only && part != only)) continue;
     first.try_emplace(*found, file);
@@ -360,8 +373,10 @@ FolderFiles files_for(const std::string& path, const DataSetOptions& options,
   const auto pictures = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), is_picture));
   if (pictures == 0) return files;
   if (pictures < all.size()) {
-    throw DataError(*std::find_if_not(all.begin(), all.end(), is_picture) +
-                        ": names no pictures, but " +
+    const std::string& other = *std::find_if_not(all.begin(), all.end(), is_picture);
+    CsvTexts rows(other, table.has_header, table.separator);  // is it damaged?
+    while (!rows.next().empty()) continue;
+    throw DataError(other + ": names no pictures, but " +
                         *std::find_if(all.begin(), all.end(), is_picture) + " does",
                     "give all tables a column of paths; or, if these are words, `format=csv`");
   }
@@ -395,6 +410,8 @@ DataSetOptions with_schema(const FolderFiles& files, const DataSetOptions& optio
 /// Both parts of the training files, which have no test files beside them.
 DataSet split(const FolderFiles& files, const DataSetOptions& options) {
   ReadOptions all = options.of(Part::train);
+  checked_limit(all);
+  checked_limit(options.of(Part::test));
   all.limit.reset();
   auto whole = std::make_shared<SubsetSource::Whole>();
   whole->source = open_part(files.format, files.train, all);

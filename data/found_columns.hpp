@@ -36,6 +36,20 @@ inline const char* why_no_number(const std::string& field) {
   return is_beyond_float32(field) ? " is beyond the numbers of float32" : " is not a number";
 }
 
+/// Throws DataError for a number with a decimal comma. `where` begins the message; `else_remedy`:
+/// what to do if it is a word.
+inline void refuse_decimal_comma(const std::string& where, const std::string& field,
+                                 const std::string& else_remedy) {
+  std::string number = field;
+  const auto comma = number.find(',');
+  if (comma == std::string::npos) return;
+  number[comma] = '.';
+  if (!parse_float(number)) return;
+  throw DataError(
+      where + in_quotes(field) + " has a decimal comma",
+      "write numbers with a decimal point: in pandas, to_csv(..., decimal='.'); " + else_remedy);
+}
+
 /// Writes their number, and each.
 template <class Texts>
 void add_texts(const Texts& texts, Findings& findings) {

@@ -165,6 +165,31 @@ bool names_pictures(const fs::path& table, const TableOptions& options) {
   }
 }
 
+namespace {
+
+/// Finds a class by a text: its name or, of whole numbers, another form of it, 007 for 7.
+class ClassIndex {
+ public:
+  explicit ClassIndex(std::span<const std::string> classes) : are_whole_(are_whole(classes)) {
+    std::int32_t index = 0;
+    for (const std::string& name : classes) indices_.emplace(name, index++);
+    index = 0;
+    for (const std::string& name : classes) indices_.emplace(class_text(name, are_whole_), index++);
+  }
+
+  std::optional<std::int32_t> find(const std::string& text) const {
+    auto found = indices_.find(text);
+    if (found == indices_.end()) found = indices_.find(class_text(text, are_whole_));
+    return found == indices_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  bool are_whole_;
+  std::map<std::string, std::int32_t> indices_;
+};
+
+}  // namespace
+
 PictureSource::PictureSource(fs::path path, const ReadOptions& options)
     : folder_(std::move(path)),
       scale_(options.divide_by),
@@ -208,13 +233,14 @@ PictureSource::PictureSource(fs::path path, const ReadOptions& options)
 }
 
 void PictureSource::list_classes(bool are_given) {
-  const auto& classes = schema_->classes;
+  auto& classes = schema_->classes;
+  const ClassIndex given(classes);
   for (const std::string& name : folders_in(folder_)) {
-    const auto at = std::find(classes.begin(), classes.end(), name);
+    const auto label = given.find(name);
     const std::size_t before = files_.size();
-    list_files(name, static_cast<std::int32_t>(at - classes.begin()));
+    list_files(name, label.value_or(static_cast<std::int32_t>(classes.size())));
     const bool is_empty = files_.size() == before;
-    if (are_given && at == classes.end() && !is_empty) {
+    if (are_given && !label && !is_empty) {
       throw DataError((folder_ / name).string() + ": training had no class " + in_quotes(name),
                       "the classes are " + listed(classes));
     }
@@ -228,7 +254,7 @@ void PictureSource::list_classes(bool are_given) {
       throw DataError((folder_ / name).string() + ": the name of a class is not UTF-8",
                       "rename the folder");
     }
-    schema_->classes.push_back(name);
+    classes.push_back(name);
   }
 }
 
@@ -264,11 +290,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
                         "; the columns are " + listed(names),
                     "name the column of labels so");
   }
-  std::map<std::string, std::int32_t, std::less<>> label_of;
-  for (const std::string& name : schema.classes) {
-    label_of.emplace(name, static_cast<std::int32_t>(label_of.size()));
-  }
-
+  const ClassIndex classes(schema.classes);
   const bool is_known = !schema.path_column.empty();
   std::size_t path_column = column_named(names, schema.path_column);
   if (!is_known) {
@@ -283,7 +305,6 @@ void PictureSource::list_rows(const ReadOptions& options) {
                     is_known ? "name the column of paths so" : "give the table a column of paths");
   }
   require_unique(names, std::array{names[path_column], label_name}, header);
-  const bool are_numbers = are_whole(schema.classes);
   for (const auto* record = &rows.next(); !record->empty(); record = &rows.next()) {
     File file = {std::string(trimmed((*record)[path_column])), 0, 0};
     std::error_code error;
@@ -294,12 +315,12 @@ void PictureSource::list_rows(const ReadOptions& options) {
                       "words, `format=csv`");
     }
     if (options.needs_labels) {
-      const auto found = label_of.find(class_text((*record)[label], are_numbers));
-      if (found == label_of.end()) {
+      const auto found = classes.find((*record)[label]);
+      if (!found) {
         throw DataError(rows.place() + ": training had no class " + in_quotes((*record)[label]),
                         "the classes are " + listed(schema.classes));
       }
-      file.label = found->second;
+      file.label = *found;
     }
     files_.push_back(std::move(file));
   }

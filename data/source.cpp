@@ -92,10 +92,12 @@ bool is_pair_name(std::string_view name) {
   return name.find("images") != name.npos || name.find("labels") != name.npos;
 }
 
-/// True for the suffix of another format or of a checksum file: such a name is not IDX.
+/// True for the ending of other files: such a name is not IDX.
 bool has_foreign_ending(std::string_view name) {
-  constexpr std::array<std::string_view, 10> endings{
-      ".npy", ".npz", ".csv", ".tfrecord", ".md5", ".sha256", ".txt", ".json", ".png", ".part"};
+  constexpr std::array<std::string_view, 21> endings{
+      ".npy", ".npz",    ".csv",     ".tsv", ".txt", ".json", ".tfrecord",
+      ".md5", ".sha256", ".part",    ".png", ".jpg", ".zip",  ".jpeg",
+      ".tar", ".tgz",    ".parquet", ".pkl", ".mat", ".h5",   ".hdf5"};
   return std::any_of(endings.begin(), endings.end(),
                      [name](std::string_view ending) { return name.ends_with(ending); });
 }

@@ -21,11 +21,9 @@ const DrawnSet* drawn_set(std::string_view name) noexcept {
   return nullptr;
 }
 
-SyntheticSource::SyntheticSource(const DrawnSet& set, Part part, const ReadOptions& options,
-                                 std::uint64_t seed)
+SyntheticSource::SyntheticSource(const DrawnSet& set, Part part, const ReadOptions& options)
     : set_(set),
       part_(part),
-      seed_(seed),
       records_(std::min(set.records(part), checked_limit(options).value_or(set.records(part)))),
       classes_(options.classes.value_or(10)),
       scale_(options.divide_by),
@@ -38,7 +36,7 @@ SyntheticSource::SyntheticSource(const DrawnSet& set, Part part, const ReadOptio
 
 std::string SyntheticSource::identity() const {
   return std::string(set_.title) + ", " + (part_ == Part::train ? "train" : "test") + ", version " +
-         std::to_string(set_.version) + ", seed " + std::to_string(seed_) + ": " +
+         std::to_string(set_.version) + ", seed " + std::to_string(synthetic_seed) + ": " +
          std::to_string(records_) + " records, " + shape_text(shape()) + " = " +
          std::to_string(features()) + " features";
 }
@@ -52,7 +50,7 @@ SyntheticSource::Image SyntheticSource::drawn(std::uint64_t index) {
   const auto slot = static_cast<std::size_t>(index % block_records);
   const auto pixels = std::span(block.pixels).subspan(slot * features(), features());
   if (block.labels[slot] == not_drawn) {
-    const DrawingId id{seed_, static_cast<std::uint32_t>(part_), index};
+    const DrawingId id{synthetic_seed, static_cast<std::uint32_t>(part_), index};
     set_.draw(id, pixels);
     block.labels[slot] = static_cast<std::uint8_t>(set_.label_of(id));
   }

@@ -61,8 +61,7 @@ class SyntheticSource final : public Source {
  public:
   /// A limit above the number of records means all. Throws ConfigError for a limit of 0, or fewer
   /// than 10 classes. `set` must outlive the source.
-  SyntheticSource(const DrawnSet& set, Part part, const ReadOptions& options,
-                  std::uint64_t seed = synthetic_seed);
+  SyntheticSource(const DrawnSet& set, Part part, const ReadOptions& options);
 
   std::uint64_t records() const noexcept override { return records_; }
   std::size_t features() const noexcept override { return set_.features(); }
@@ -98,7 +97,6 @@ class SyntheticSource final : public Source {
 
   const DrawnSet& set_;
   Part part_;
-  std::uint64_t seed_;
   std::uint64_t records_;
   int classes_;
   ByteScale scale_;

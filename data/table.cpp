@@ -305,10 +305,10 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
   }
   Numbers numbers(schema, source);
   const std::size_t columns = numbers.columns();
-  const std::uint64_t bytes_of_record = sizeof(float) * std::max<std::uint64_t>(columns, 1);
-  if (source.records() * bytes_of_record < ranks->least_bytes) return std::nullopt;
-  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 18;  // of a rank at once
-  const std::uint64_t block = std::max<std::uint64_t>(1, most_bytes / bytes_of_record);
+  if (source.records() * columns * sizeof(float) < ranks->least_bytes) return std::nullopt;
+  constexpr std::uint64_t most_floats = std::uint64_t{1} << 16;  // of a rank at once
+  const std::uint64_t width = std::max<std::uint64_t>(columns, source.features());
+  const std::uint64_t block = std::max<std::uint64_t>(1, most_floats / width);
   const std::size_t first = columns * me / all;
   std::vector<Moments> moments(columns * (me + 1) / all - first);
   for (std::uint64_t begin = 0; begin < source.records(); begin += all * block) {

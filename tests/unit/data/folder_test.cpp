@@ -75,6 +75,19 @@ TEST_CASE("pairs are found under all usual names", "[data]") {
   REQUIRE(data.open().test->records() == 2);
 }
 
+TEST_CASE("folders and other files do not stand for the files of a pair", "[data]") {
+  const DataFolder data;
+  data.add("train-images.idx3-ubyte", "train-labels.idx1-ubyte", 4);
+  data.add("t10k-images.idx3-ubyte", "t10k-labels.idx1-ubyte", 2);
+  for (const char* folder : {"train-images-idx3-ubyte", "t10k-labels-idx1-ubyte", "train_images"}) {
+    std::filesystem::create_directory(data.folder.path() / folder);
+  }
+  data.folder.write("train_images.zip", images(1, 0));
+  data.folder.write("train-images.h5", images(1, 0));
+  REQUIRE(data.open().train->records() == 4);
+  REQUIRE(data.open().test->records() == 2);
+}
+
 TEST_CASE("where plain and packed stand side by side the plain one is read", "[data]") {
   const DataFolder data;
   data.add_train();

@@ -279,6 +279,12 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
              Contains("'Infinity' is beyond the numbers of float32"));
   CHECK_THROWS_WITH(Table("label,abc\n1,2\n").find({.ignored = {"abd"}}),
                     Contains("no column is named 'abd'") && Contains("did you mean 'abc'"));
+  CHECK_THAT(Table("label,a\r\r\n1,2\r\r\n").error(),
+             StartsWith("t.csv:1: lines end in CR CR LF") && Contains("tr -d"));
+  CHECK_THAT(Table("label;a\n1;2\n1;1,5\n").error(),
+             StartsWith("t.csv:3: column 'a': '1,5' has a decimal comma"));
+  CHECK_THAT(Table("a;price\n3;1,5\n2;2,25\n").error({.label_columns = {"price"}}),
+             StartsWith("t.csv:2: column 'price': '1,5' has a decimal comma"));
   std::string words = "label,a\n";
   for (int i = 0; i < 101; ++i) words += "1,w" + std::to_string(i) + "\n";
   CHECK_THAT(Table(words).error(), Contains("no column of features"));  // too many words
