@@ -454,7 +454,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group && is_rank_0) {
     launching::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
                                          job.replica->steps(), since_stop_.take() * 1e3,
-                                         has_lost ? "loss was noticed" : "fault was found"));
+                                         has_lost                ? "loss was noticed"
+                                         : faults_found_.empty() ? "network was silent"
+                                                                 : "fault was found"));
   }
   if (!requests_) requests_.emplace();
   StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);

@@ -23,8 +23,9 @@ std::string describe(const Call& call) {
     return text + " of " + std::to_string(call.count) + " bytes (lengths " +
            to_hex(static_cast<std::uint64_t>(call.detail)) + ")";
   }
-  return text + " of " + std::to_string(call.count) + " " +
-         types[static_cast<std::size_t>(call.type)];
+  return text + " of " + std::to_string(call.whole) + " " +
+         types[static_cast<std::size_t>(call.type)] +
+         (call.whole == call.count ? "" : ", in pieces of " + std::to_string(call.count));
 }
 
 // All ranks compare with rank 0, so all throw the same error.
@@ -225,7 +226,9 @@ bool DirectCommunicator::publish(const Call& call, const std::byte* data, std::s
 
 /// Waits in a barrier, then throws unless the calls of all ranks are equal.
 void DirectCommunicator::check_call(const Call& call, unsigned turn) {
-  slot(rank(), turn).call = call;
+  Call& mine = slot(rank(), turn).call;
+  mine = call;
+  mine.whole = left_ > 0 ? left_ : call.count;
   barrier(names[static_cast<std::size_t>(call.kind)]);
   const Call first = slot(0, turn).call;
   for (int peer = 0; peer < size(); ++peer) require_same(*this, peer, first, slot(peer, turn).call);

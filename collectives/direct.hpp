@@ -39,7 +39,8 @@ class DirectCommunicator : public Communicator {
     Kind kind;
     Type type;
     std::uint64_t count;
-    std::int64_t detail;  // the op of all_reduce, the root of broadcast, a group's lengths
+    std::int64_t detail;      // the op of all_reduce, the root of broadcast, a group's lengths
+    std::uint64_t whole = 0;  // of a call that is made of pieces: the count from this piece on
     bool operator==(const Call&) const = default;
   };
 
@@ -63,6 +64,9 @@ class DirectCommunicator : public Communicator {
   void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
+
+  /// Where a call is made of pieces: its elements from this piece on; else 0.
+  std::uint64_t left_ = 0;
 
  private:
   /// The slot of `rank` for this turn, 0 or 1. Collectives alternate between two slots, because a

@@ -85,6 +85,8 @@ const char* of_environment(const char* variable) { return std::getenv(variable);
 std::optional<Launch> detect_launcher() { return detect_launcher(of_environment); }
 
 bool is_mpirun(std::string_view program) noexcept {
+  constexpr std::string_view of_debian = ".openmpi";  // mpirun.openmpi
+  if (program.ends_with(of_debian)) program.remove_suffix(of_debian.size());
   return program == "mpirun" || program == "mpiexec" || program == "orterun";
 }
 

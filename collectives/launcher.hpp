@@ -33,7 +33,8 @@ std::optional<Launch> detect_launcher(const Lookup& lookup);
 /// detect_launcher over this process's environment.
 std::optional<Launch> detect_launcher();
 
-/// True for the names of Open MPI's launcher as a program: mpirun, mpiexec, orterun. Local.
+/// True for the names of Open MPI's launcher as a program: mpirun, mpiexec, orterun, with
+/// .openmpi behind it on Debian. Local.
 bool is_mpirun(std::string_view program) noexcept;
 
 /// True in an srun step that goes on when tasks or nodes are lost: the variables SLURM_NO_KILL and

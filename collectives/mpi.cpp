@@ -206,11 +206,15 @@ void MpiCommunicator::do_all_reduce(Elements values, Op op) {
   });
 }
 
-void MpiCommunicator::do_broadcast(Elements values, int root) {
-  const InCollective here(*state_, "broadcast");
+void MpiCommunicator::broadcast_slices(Elements values, int root) {
   for_each_slice(values, elements_per_call_, [&](void* data, int count) {
     check_mpi(MPI_Bcast(data, count, datatype(values.type), root, state_->comm), "MPI_Bcast");
   });
+}
+
+void MpiCommunicator::do_broadcast(Elements values, int root) {
+  const InCollective here(*state_, "broadcast");
+  broadcast_slices(values, root);
 }
 
 // A slice of every block is not contiguous, so owners broadcast long blocks. The limit applies to
@@ -221,7 +225,7 @@ void MpiCommunicator::do_all_gather(Elements values) {
   if (values.count > elements_per_call_) {
     for (int owner = 0; owner < size(); ++owner) {
       const std::size_t offset = static_cast<std::size_t>(owner) * block * width(values.type);
-      do_broadcast({values.data + offset, block, values.type}, owner);
+      broadcast_slices({values.data + offset, block, values.type}, owner);
     }
     return;
   }

@@ -57,6 +57,7 @@ class MpiCommunicator final : public Communicator {
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
+  void broadcast_slices(Elements values, int root);
 
   struct State;  // the MPI_Comm: this header needs no mpi.h
   class InCollective;

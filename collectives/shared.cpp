@@ -30,7 +30,11 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t page = 4096;
+/// Bytes of a page of memory: of ARM up to 64 KiB.
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 std::size_t rounded_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -64,7 +68,7 @@ SharedRegion::SharedRegion(int descriptor, std::size_t bytes)
 SharedRegion SharedRegion::create(std::size_t bytes) {
   const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
   if (descriptor < 0) fail_shared("memfd_create");
-  const std::size_t size = rounded_up(bytes, page);
+  const std::size_t size = rounded_up(bytes, page_bytes());
   if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
     const int reason = errno;
     ::close(descriptor);
@@ -144,8 +148,8 @@ void RegionMemory::do_deallocate(void* data, std::size_t bytes, std::size_t) {
   if (region_.data() == nullptr) return;  // moved: the addresses are another memory's
   const auto first = static_cast<std::size_t>(static_cast<std::byte*>(data) - region_.data());
   blocks_.erase(first);
-  const std::size_t begin = rounded_up(first, page);
-  const std::size_t end = (first + bytes) / page * page;
+  const std::size_t begin = rounded_up(first, page_bytes());
+  const std::size_t end = (first + bytes) / page_bytes() * page_bytes();
   if (begin < end) ::madvise(region_.data() + begin, end - begin, MADV_REMOVE);
 }
 
@@ -199,17 +203,19 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
     reinterpret_cast<Header*>(mine->data())->process = ::getpid();
   });
   const auto all = gather_text(wire, std::to_string(place.node) + ' ' + mine->address());
+  std::vector<int> here_of_wire;
   together(wire, [&] {
     const std::string here = std::to_string(place.node) + ' ';
     for (int rank = 0; rank < wire.size(); ++rank) {
       const std::string& text = all[static_cast<std::size_t>(rank)];
       if (!text.starts_with(here)) continue;
-      ranks_.push_back(wire.world_rank(rank));
+      here_of_wire.push_back(rank);
       regions_.push_back(rank == wire.rank() ? std::move(*mine)
                                              : SharedRegion::open(text.substr(here.size())));
     }
   });
   for (SharedRegion& region : regions_) region.close();
+  number_like(wire, here_of_wire);
   start();
 }
 
@@ -225,7 +231,6 @@ SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const std::vecto
   place_.local_ranks = size();
   old.packed_.reset();  // it is in a region
   for (const int rank : ranks) {
-    ranks_.push_back(old.ranks_[static_cast<std::size_t>(rank)]);
     regions_.push_back(std::move(old.regions_[static_cast<std::size_t>(rank)]));
   }
   number_like(old, ranks);
@@ -286,12 +291,10 @@ std::vector<int> SharedCommunicator::running() {
 std::unique_ptr<Communicator> SharedCommunicator::living() {
   for (;;) {
     const std::vector<int> group = running();
-    std::vector<int> world_ranks;
-    world_ranks.reserve(group.size());
-    for (const int rank : group) {
-      world_ranks.push_back(ranks_[static_cast<std::size_t>(rank)]);
-    }
-    const std::uint64_t hash = hash_of(std::as_bytes(std::span(world_ranks)));
+    std::vector<int> numbers;
+    numbers.reserve(group.size());
+    for (const int rank : group) numbers.push_back(world_rank(rank));
+    const std::uint64_t hash = hash_of(std::as_bytes(std::span(numbers)));
     header(rank()).group.store(hash);
     const bool agreed = std::all_of(group.begin(), group.end(),
                                     [&](int rank) { return header(rank).group.load() == hash; });
@@ -321,7 +324,7 @@ std::vector<int> SharedCommunicator::ranks_in(const Communicator& group) const {
   const std::set<int> others(members.begin(), members.end());
   std::vector<int> ranks;
   for (int rank = 0; rank < size(); ++rank) {
-    if (others.count(ranks_[static_cast<std::size_t>(rank)]) != 0) ranks.push_back(rank);
+    if (others.count(world_rank(rank)) != 0) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -357,11 +360,10 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
     if (!(ended || left || finished) || is_here(theirs.arrived.load(std::memory_order_acquire))) {
       continue;
     }
-    if (finished) throw RankLeft(collective, ranks_[static_cast<std::size_t>(*finished)]);
+    if (finished) throw RankLeft(collective, world_rank(*finished));
     const int lost = ended ? static_cast<int>(*ended) : *left;
-    throw RankLost(std::string(collective) + ": rank " +
-                   std::to_string(ranks_[static_cast<std::size_t>(lost)]) + " (process " +
-                   std::to_string(header(lost).process) + ") has " +
+    throw RankLost(std::string(collective) + ": rank " + std::to_string(world_rank(lost)) +
+                   " (process " + std::to_string(header(lost).process) + ") has " +
                    (ended ? "ended" : "left the group"));
   }
 }
@@ -382,13 +384,16 @@ bool SharedCommunicator::readable(const std::byte* data) const noexcept {
 namespace {
 
 /// Calls move(offset in bytes, count) for pieces of `block` elements. The window holds one piece
-/// per rank.
+/// per rank. `left`: elements of the call from the piece on.
 template <class Move>
-void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, Move move) {
+void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, std::uint64_t& left,
+                    Move move) {
   const std::size_t max = window_bytes / bytes / ranks;
   for (std::size_t first = 0; first < block; first += max) {
+    left = (block - first) * ranks;
     move(first * bytes, std::min(max, block - first));
   }
+  left = 0;
 }
 
 }  // namespace
@@ -399,7 +404,7 @@ void SharedCommunicator::do_all_reduce(Elements values, Op op) {
   if (values.count * bytes <= small_bytes || readable(values.data)) {
     return DirectCommunicator::do_all_reduce(values, op);
   }
-  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+  for_each_piece(values.count, 1, bytes, left_, [&](std::size_t offset, std::size_t count) {
     std::memcpy(window_, values.data + offset, count * bytes);
     DirectCommunicator::do_all_reduce({window_, count, values.type}, op);
     std::memcpy(values.data + offset, window_, count * bytes);
@@ -411,7 +416,7 @@ void SharedCommunicator::do_broadcast(Elements values, int root) {
   if (values.count * bytes <= small_bytes || readable(values.data)) {
     return DirectCommunicator::do_broadcast(values, root);
   }
-  for_each_piece(values.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+  for_each_piece(values.count, 1, bytes, left_, [&](std::size_t offset, std::size_t count) {
     if (rank() == root) std::memcpy(window_, values.data + offset, count * bytes);
     DirectCommunicator::do_broadcast({window_, count, values.type}, root);
     if (rank() != root) std::memcpy(values.data + offset, window_, count * bytes);
@@ -423,7 +428,7 @@ void SharedCommunicator::do_shift(const std::byte* send, Elements receive) {
   if (receive.count * bytes <= small_bytes || readable(send)) {
     return DirectCommunicator::do_shift(send, receive);
   }
-  for_each_piece(receive.count, 1, bytes, [&](std::size_t offset, std::size_t count) {
+  for_each_piece(receive.count, 1, bytes, left_, [&](std::size_t offset, std::size_t count) {
     std::memcpy(window_, send + offset, count * bytes);
     DirectCommunicator::do_shift(window_, {receive.data + offset, count, receive.type});
   });
@@ -436,7 +441,7 @@ void SharedCommunicator::do_all_gather(Elements values) {
   if (block * bytes <= small_bytes || readable(values.data)) {
     return DirectCommunicator::do_all_gather(values);
   }
-  for_each_piece(block, ranks, bytes, [&](std::size_t offset, std::size_t count) {
+  for_each_piece(block, ranks, bytes, left_, [&](std::size_t offset, std::size_t count) {
     const auto copy = [&](std::size_t r, bool out) {
       std::byte* const theirs = values.data + r * block * bytes + offset;
       std::byte* const piece = window_ + r * count * bytes;
@@ -465,7 +470,7 @@ void SharedCommunicator::do_all_to_all(const std::byte* send, Elements receive) 
     return DirectCommunicator::do_all_to_all(send, receive);
   }
   std::vector<std::byte> arrived(window_bytes);
-  for_each_piece(block, ranks, bytes, [&](std::size_t offset, std::size_t count) {
+  for_each_piece(block, ranks, bytes, left_, [&](std::size_t offset, std::size_t count) {
     const auto at = [&](std::size_t r) { return r * block * bytes + offset; };
     const std::size_t piece = count * bytes;
     for (std::size_t r = 0; r < ranks; ++r) std::memcpy(window_ + r * piece, send + at(r), piece);
@@ -484,7 +489,7 @@ std::unique_ptr<Communicator> SharedCommunicator::do_split(const Subgroup& part)
                  .local_ranks = part.size()};
   auto made = std::make_unique<SharedCommunicator>(*this, place);
   made->place_.node = 0;
-  made->spins_ = spins_;
+  made->wait_like(*this);
   return made;
 }
 

@@ -96,6 +96,9 @@ class SharedCommunicator final : public DirectCommunicator {
   /// Makes the collectives of the other ranks throw RankLost: this one takes no more part. Local.
   void leave();
 
+  /// Spins or sleeps as `other` does, of which these ranks are a part. Local.
+  void wait_like(const SharedCommunicator& other) noexcept { spins_ = other.spins_; }
+
   const char* backend() const noexcept override { return "shared"; }
   const Place& place() const noexcept override { return place_; }
   std::pmr::memory_resource& memory() noexcept override { return *memory_; }
@@ -132,7 +135,6 @@ class SharedCommunicator final : public DirectCommunicator {
   bool readable(const std::byte* data) const noexcept;
 
   Place place_;
-  std::vector<int> ranks_;  // world ranks
   std::vector<SharedRegion> regions_;
   ProcessWatch processes_;  // of all ranks, in their order
   int group_size_;          // with ranks of other nodes; ever smaller: it numbers the groups

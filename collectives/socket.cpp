@@ -24,9 +24,9 @@ namespace {
 constexpr int probe_seconds = 1;  // between keepalive probes
 constexpr int max_probes = 2;     // without an answer
 
-[[noreturn]] void fail_tcp(const std::string& what) {
-  throw ConfigError("sockets: " + what + ": " + system_reason(errno),
-                    "raise the limits of this host (`ulimit -n`)");
+[[noreturn]] void fail_to_resolve(const std::string& address, int code) {
+  throw ConfigError("sockets: the address " + address + ": " + ::gai_strerror(code),
+                    "look at the addresses of this host (`ip address`)");
 }
 
 /// An address as the system's functions take it; `text` is numeric.
@@ -36,11 +36,17 @@ std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> parsed(const std::string& t
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = type;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(text.c_str(), port.c_str(), &hints, &found) != 0) fail_tcp("getaddrinfo");
+  const int code = ::getaddrinfo(text.c_str(), port.c_str(), &hints, &found);
+  if (code != 0) fail_to_resolve(text, code);
   return {found, ::freeaddrinfo};
 }
 
 }  // namespace
+
+void fail_tcp(const std::string& what) {
+  throw ConfigError("sockets: " + what + ": " + system_reason(errno),
+                    "raise the limits of this host (`ulimit -n`)");
+}
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -104,9 +110,9 @@ std::string Socket::port() const {
   auto* const pointer = reinterpret_cast<sockaddr*>(&address);
   if (::getsockname(descriptor_, pointer, &length) != 0) fail_tcp("getsockname");
   std::array<char, NI_MAXSERV> port{};
-  if (::getnameinfo(pointer, length, nullptr, 0, port.data(), port.size(), NI_NUMERICSERV) != 0) {
-    fail_tcp("getnameinfo");
-  }
+  const int code =
+      ::getnameinfo(pointer, length, nullptr, 0, port.data(), port.size(), NI_NUMERICSERV);
+  if (code != 0) fail_to_resolve("of a listening socket", code);
   return port.data();
 }
 

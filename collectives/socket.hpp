@@ -80,4 +80,7 @@ std::array<std::uint64_t, 2> shared_key(Communicator& wire);
 /// True if a call failed because it would have blocked, or was interrupted.
 bool would_block(int error);
 
+/// Throws ConfigError: `what`, and the reason in errno.
+[[noreturn]] void fail_tcp(const std::string& what);
+
 }  // namespace lockstep::comm

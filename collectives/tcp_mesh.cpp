@@ -54,7 +54,8 @@ void poll_until(std::span<pollfd> polled, Clock::time_point limit) {
     milliseconds = static_cast<int>(std::max<std::int64_t>(left, 0));
   }
   if (::poll(polled.data(), polled.size(), milliseconds) < 0) {
-    for (auto& one : polled) one.revents = 0;  // a signal
+    if (errno == EINVAL) fail_tcp("poll");  // more descriptors than permitted
+    for (auto& one : polled) one.revents = 0;
   }
 }
 
@@ -215,6 +216,7 @@ void TcpMesh::Attempt::accept_guests() {
   for (;;) {
     Socket socket(
         ::accept4(mesh_.listener_.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.is_open() && (errno == EMFILE || errno == ENFILE)) fail_tcp("accept");
     if (!socket.is_open()) return;
     socket.probe();
     mesh_.guests_.push_back({.socket = std::move(socket)});

@@ -27,6 +27,7 @@ TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& plac
   std::vector<std::uint64_t> nodes(static_cast<std::size_t>(size()));
   nodes[static_cast<std::size_t>(rank())] = static_cast<std::uint64_t>(place.node);
   wire_.all_gather(std::span(nodes));
+  number_like(wire_);
   connect_leaders(nodes);
 }
 
@@ -148,15 +149,27 @@ std::unique_ptr<Communicator> TwoLevelCommunicator::do_split(const Subgroup& par
   for (const int rank : part.ranks) nodes.push_back(node_of_[static_cast<std::size_t>(rank)]);
   const Place where = place_among(nodes, part.rank, place().host);
   if (where.nodes == part.size()) return wire;
-  if (where.nodes == 1) return std::make_unique<SharedCommunicator>(*wire, where);
-  return std::make_unique<TwoLevelCommunicator>(std::move(wire), where);
+  if (where.nodes == 1) {
+    auto made = std::make_unique<SharedCommunicator>(*wire, where);
+    made->wait_like(local_);
+    return made;
+  }
+  auto made = std::make_unique<TwoLevelCommunicator>(std::move(wire), where);
+  made->local_.wait_like(local_);
+  return made;
 }
 
 std::unique_ptr<Communicator> TwoLevelCommunicator::living() {
   local_.leave();  // this node's others may wait for this rank alone
   leaders_.reset();
   std::pmr::vector<std::byte>(packed_.get_allocator()).swap(packed_);  // it is in a region
-  return std::unique_ptr<Communicator>(new TwoLevelCommunicator(wire_.living(), *this));
+  auto wire = wire_.living();
+  // All are there: the network was silent. The node's barriers are used, and cannot begin again, so
+  // all is made anew; a rank that is lost meanwhile ends the job.
+  if (wire->size() == size()) {
+    return std::make_unique<TwoLevelCommunicator>(std::move(wire), place());
+  }
+  return std::unique_ptr<Communicator>(new TwoLevelCommunicator(std::move(wire), *this));
 }
 
 }  // namespace lockstep::comm

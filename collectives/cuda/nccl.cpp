@@ -131,8 +131,9 @@ ncclComm_t start_within(milliseconds limit, int device, const Communicator& host
 
 NcclHandle::NcclHandle(Communicator& host, milliseconds limit)
     : limit_(limit),
-      who_("rank " + std::to_string(host.world_rank(host.rank())) + " of " +
-           std::to_string(host.size())),
+      who_("rank " + std::to_string(host.world_rank(host.rank())) +
+           (host.world_rank(host.rank()) == host.rank() ? " of " + std::to_string(host.size())
+                                                        : "")),
       exceptions_(std::uncaught_exceptions()) {
   ncclUniqueId id = {};
   together(host, [&] {

@@ -338,8 +338,9 @@ void survive(comm::Communicator& comm, const RankBody& body,
     }
     auto living = group->living();
     if (living->rank() == 0) {
-      print_warning(lost_ranks(*group, *living) + " ended; " +
-                    counted(static_cast<std::uint64_t>(living->size()), "rank") +
+      print_warning((living->size() == group->size() ? "the network was interrupted"
+                                                     : lost_ranks(*group, *living) + " ended") +
+                    "; " + counted(static_cast<std::uint64_t>(living->size()), "rank") +
                     (living->size() == 1 ? " goes on" : " go on"));
     }
     own = std::move(living);

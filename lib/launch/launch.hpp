@@ -92,10 +92,10 @@ std::unique_ptr<comm::Communicator> share_nodes(const std::string& backend,
 /// a comm::AgreedError; ConfigError for more than 1,024 threads.
 void run_over_threads(std::uint64_t ranks, const RankBody& body);
 
-/// Runs `body` on the ranks of `comm`. Whenever ranks end, runs it again on those that are left,
-/// with a communicator of their own, until it returns on all of them; then ends the process,
-/// without MPI_Finalize where that would wait for lost ranks. `body` must not keep anything in the
-/// memory() of a communicator.
+/// Runs `body` on the ranks of `comm`. Whenever ranks end, or the network was silent for seconds,
+/// runs it again on those that are left, with a communicator of their own, until it returns on all
+/// of them; then ends the process, without MPI_Finalize where that would wait for lost ranks.
+/// `body` must not keep anything in the memory() of a communicator.
 ///
 /// An AgreedError is printed by the lowest rank; after any other error of a rank, the ranks of its
 /// host end, and on the launcher's own host all. Launchers that recover ignore the exit code:

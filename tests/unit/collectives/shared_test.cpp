@@ -82,6 +82,24 @@ TEST_CASE("ranks whose collectives differ are named in shared memory", "[collect
   CHECK(text == "");
 }
 
+TEST_CASE("counts that differ beyond the window are named, as ranks of the world",
+          "[collectives]") {
+  const auto nodes = test::layouts(4)[0];  // of two nodes: ranks 0 and 1, 2 and 3
+  const auto wrap = [&](Communicator& wire) { return two_levels(wire, nodes); };
+  const auto text = findings_of(4, wrap, [](Communicator& comm, test::Findings& findings) {
+    const std::size_t pieces = comm.rank() == 3 ? 1 : 2;  // of a window of 1 MiB
+    std::vector<float> values(pieces << 18);
+    const auto what = findings.expect_throw<comm::CommError>(
+        "different counts", [&] { comm.all_reduce(std::span(values)); });
+    if (comm.rank() < 2) return;  // of the other node, where none differs
+    findings.expect(
+        what.find("rank 2 calls all_reduce (sum) of 524288 f32, in pieces of 262144, rank 3 "
+                  "calls all_reduce (sum) of 262144 f32") != std::string::npos,
+        what);
+  });
+  CHECK(text == "");
+}
+
 TEST_CASE("a region that is not there is an error with a way out", "[collectives]") {
   CHECK_THROWS_AS(comm::SharedRegion::open("1 4096 /proc/self/fd/999"), ConfigError);
   auto region = comm::SharedRegion::create(10000);
