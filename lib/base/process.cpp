@@ -144,6 +144,11 @@ double process_age_seconds() {
 }
 
 std::uint64_t peak_rss_bytes() {
+  std::ifstream status("/proc/self/status");  // getrusage() also has the process before exec
+  for (std::string word; status >> word;) {
+    std::uint64_t kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+  }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;

@@ -95,9 +95,9 @@ class ProcessWatch {
   bool by_id_ = false;             // a process is watched without a pidfd
 };
 
-/// Sends SIGTERM to a process, and SIGKILL if it has not ended after `patience`. Returns at once;
-/// another process waits, so the caller may end. False if there is no such process. Local; any
-/// thread may call it.
+/// Sends SIGTERM to a process, and SIGKILL if it has not ended after `patience`; that needs a pidfd
+/// (Linux 5.3, and a free descriptor). Returns at once; another process waits, so the caller may
+/// end. False if there is no such process. Local; any thread may call it.
 bool end_process(std::int32_t id, std::chrono::milliseconds patience) noexcept;
 
 /// Throws the Error (exit code 2) of start_thread().

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -72,12 +71,13 @@ std::string bytes_text(double bytes) {
 std::string shortest(float value) { return shortest_text(value); }
 std::string shortest(double value) { return shortest_text(value); }
 
-double shortest_double(float value) { return std::stod(shortest(value)); }
+double shortest_double(float value) { return *parsed<double>(shortest(value)); }
 
 std::string with_decimals(double value, int decimals) {
   std::array<char, 400> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
-  return text.data();
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value,
+                                 std::chars_format::fixed, decimals);
+  return {text.data(), end.ptr};
 }
 
 std::string lower_case(std::string_view text) {

@@ -45,10 +45,10 @@ std::string_view trimmed(std::string_view text) noexcept;
 /// "a, b, c" -> {"a", "b", "c"}: pieces between commas without surrounding blanks.
 std::vector<std::string> split_list(std::string_view text);
 
-/// `text` for messages: at most `max` bytes, unprintable ones as '?'.
+/// `text` for messages: at most `max` bytes of it, unprintable ones as '?'.
 std::string printable(std::string_view text, std::size_t max = 32);
 
-/// "'text'" for messages: at most 64 bytes, control characters as '?'; UTF-8 stays as it is.
+/// "'text'" for messages: at most 64 bytes of it, control characters as '?'; UTF-8 stays as it is.
 std::string in_quotes(std::string_view text);
 
 /// "a, b, c": the elements, or `project` of each one, which are texts or whole numbers.
