@@ -14,7 +14,8 @@
 //                   std::span<const Real> dy, std::span<Real> dx, nn::Weights<Real> dweights)
 //                   const;
 //   };
-//   const nn::NetworkShape shape(nn::flat(784), {nn::Dense{64}, nn::custom(Prelu{})}, 10);
+//   const nn::NetworkShape shape(nn::flat(784), {nn::Dense{64, nn::Activation::identity},
+//                                           nn::custom(Prelu{})}, 10);
 //
 // forward() sets y [outputs] from x [inputs]. backward() sets dx [inputs] and dweights, which are 0
 // before the call, to the products of dy [outputs] with the derivatives of y. weights[i] is the
@@ -28,8 +29,9 @@
 // weights' hash. nn::sigmoid, nn::log_sum_exp and nn::probabilities (loss.hpp) do not in float:
 // tanh(x) = 2 sigmoid(2 x) - 1.
 //
-// Speed: backward() is called for dx, and on every rank once more for each of the weights. A layer
-// with many weights is faster as a class derived from Layer (layer.hpp), which sees whole batches.
+// Speed: backward() is called for dx, and on every rank once more for each of the weights, but for
+// rows where dy is 0, which add nothing. A layer with many weights is faster as a class derived
+// from Layer (layer.hpp), which sees whole batches.
 #pragma once
 
 #include <algorithm>
@@ -134,7 +136,14 @@ class Rows final : public Layer<Real> {
         const auto memory = pass.scratch.get(Scratch<Real>::columns, rows.size() * size);
         const Matrix<Real> terms = {memory.data(), rows.size(), size};
         for (std::size_t i = 0; i < rows.size(); ++i) {
-          backward(x.row(rows.begin + i), dz.row(rows.begin + i), dx_);
+          const auto dy = dz.row(rows.begin + i);
+          if (std::ranges::all_of(dy, [](Real value) { return value == 0; })) {
+            // Perhaps no example: rows that fill a block are zeros, where a derivative may be
+            // infinite. What is added to a chain, +0 or -0, changes no bit of it.
+            std::ranges::fill(terms.row(i), Real{0});
+            continue;
+          }
+          backward(x.row(rows.begin + i), dy, dx_);
           std::ranges::copy(dweights_[tensor], terms.row(i).begin());
         }
         pass.products.backward_bias(terms, leaf, slice, sums);
@@ -260,8 +269,8 @@ struct GradientCheck {
 
 /// Computes, in double, the gradient of a network of this shape with random weights on random rows
 /// (whole numbers of the vocabulary, with an embedding), and compares it with central differences
-/// of the loss for every weight that is not frozen, or for about sixty weights of a larger tensor.
-/// Random layers use the same random numbers in every pass.
+/// of the loss for every weight that is not frozen, or for about sixty weights of a larger tensor
+/// and as many whose gradient is not zero. Random layers use the same random numbers in every pass.
 /// Errors   throws ConfigError if all gradients are zero, so that nothing was checked: as with one
 ///          output and the default loss, which is 0 for every output. Pass the loss you train with.
 /// Ranks    local.

@@ -1,5 +1,11 @@
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <random>
+#include <set>
+#include <span>
+#include <vector>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/nn/custom_layer.hpp"
@@ -98,6 +104,23 @@ class Problem {
   std::vector<float> values_;  // instead of labels, if the loss takes values
 };
 
+/// About max_checked elements of a tensor and, where few gradients are not zero, as many of those:
+/// a batch uses few rows of an embedding.
+std::set<std::size_t> checked_elements(std::span<const double> gradients) {
+  std::vector<std::size_t> all(gradients.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::vector<std::size_t> used;
+  std::ranges::copy_if(all, std::back_inserter(used),
+                       [&](std::size_t i) { return gradients[i] != 0; });
+  if (used.size() > all.size() / 2) used.clear();
+  std::set<std::size_t> checked;
+  for (const auto* from : {&all, &used}) {
+    const std::size_t stride = std::max<std::size_t>(1, from->size() / max_checked);
+    for (std::size_t n = 0; n < from->size(); n += stride) checked.insert((*from)[n]);
+  }
+  return checked;
+}
+
 }  // namespace
 
 GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& loss, std::size_t rows,
@@ -108,8 +131,8 @@ GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& los
   bool all_zero = true;
   for (const ParameterSpec& tensor : problem.tensors()) {
     if (tensor.frozen) continue;
-    const std::size_t stride = std::max<std::size_t>(1, tensor.size() / max_checked);
-    for (std::size_t i = 0; i < tensor.size(); i += stride) {
+    for (const std::size_t i :
+         checked_elements(std::span(gradients).subspan(tensor.offset, tensor.size()))) {
       const double gradient = gradients[tensor.offset + i];
       all_zero = all_zero && gradient == 0;
       const double difference = problem.difference(tensor.offset + i);
