@@ -127,7 +127,7 @@ Pipeline Pipeline::shuffle(std::uint64_t seed) const {
   if (!all || *all == endless) {
     throw ConfigError("shuffle of a data set whose end is not known, or behind prefetch",
                       "give the number of elements to draw from: shuffle(seed, places); or put "
-                      "prefetch last");
+                      "prefetch last, and assert_cardinality() after shuffle()");
   }
   Pipeline shuffled({[open = opener(), seed](const Pass& pass) {
                        const std::uint64_t own = data::worker_seed(seed, pass.worker);

@@ -266,7 +266,7 @@ class InputIterator {
 ///          filter, interleave, flat_map and shuffle(seed, places) are read in order only. Data
 ///          sets with random access that end in batch follow a plan under a Strategy; all others
 ///          are read batch by batch (see Strategy::distribute_dataset).
-/// Source   names and semantics are those of tf.data,
+/// Source   names and semantics are those of tf.data, but for the arguments of shuffle,
 ///          https://www.tensorflow.org/api_docs/python/tf/data/Dataset.
 /// Errors   transformations throw ConfigError if they cannot be applied; reading throws the errors
 ///          of the source and of the given functions.
@@ -405,7 +405,7 @@ class Dataset {
   Dataset shuffle(std::uint64_t seed) const { return Dataset(pipeline_.shuffle(seed)); }
 
   /// Shuffles any data set with a buffer of `places` (at least 1) elements: each element is drawn
-  /// from the next `places` ones.
+  /// from the next `places` ones. tf.data has shuffle(buffer_size, seed).
   Dataset shuffle(std::uint64_t seed, std::size_t places) const {
     return Dataset(pipeline_.shuffle(seed, places));
   }
@@ -416,7 +416,8 @@ class Dataset {
 
   /// States that an epoch has `count` elements; under FILE, in each worker's files. With it, last
   /// before batch(), distributed batches of a generator have a plan, which train::Replica needs. In
-  /// distribute_datasets_from_function each worker may have another count.
+  /// distribute_datasets_from_function each worker may have another count. It comes after
+  /// shuffle(seed).
   ///
   /// Errors   reading throws DataError if there are more or fewer elements.
   Dataset assert_cardinality(std::uint64_t count) const {

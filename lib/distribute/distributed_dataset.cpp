@@ -98,13 +98,17 @@ Pieces endless_batches(SharedReader reader, const Share& share) {
   };
 }
 
-/// Under DATA, sequential data: every rank reads all batches and keeps its pieces.
+/// Under DATA, sequential data: every rank reads all batches and keeps its pieces. Batches without
+/// an example are skipped, but where a plan counts them.
 Pieces kept(const BatchType& type, SharedReader reader, const Share& share) {
   return [&type, reader = std::move(reader), share]() -> AnyBatch {
-    const auto batch = next_of(*reader);
-    if (!batch) return nullptr;
-    const Range mine = share.piece_of(type.rows(batch.get()), share.rank);
-    return type.cut(batch.get(), mine.begin, mine.end);
+    while (const auto batch = next_of(*reader)) {
+      const std::uint64_t rows = type.rows(batch.get());
+      if (rows == 0 && !share.training_plan) continue;
+      const Range mine = share.piece_of(rows, share.rank);
+      return type.cut(batch.get(), mine.begin, mine.end);
+    }
+    return nullptr;
   };
 }
 

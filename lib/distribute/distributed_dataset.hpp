@@ -130,12 +130,12 @@ struct OutOfRange : Error {
 
 /// One epoch of a distributed data set.
 ///
-/// The iteration ends at the first step without data on any replica; a replica without data for a
-/// step that others have gets a batch of 0 examples. With a plan (DistributedDataset::plan), if all
-/// ranks read the same stream, or if sizes were compared beforehand, the end is determined locally.
-/// Otherwise (policy FILE, rule `balanced`, or data sets from a function, all of unknown length)
-/// each step costs one message of four bytes. A rank that never has an example is told the shape of
-/// an empty batch by the others, once.
+/// A replica without data for a step that others have gets a batch of 0 examples; steps in which no
+/// replica has an example are skipped, but for data sets from a function of known sizes. With a
+/// plan (DistributedDataset::plan), if all ranks read the same stream, or if sizes were compared
+/// beforehand, the end is determined locally. Otherwise (policy FILE, rule `balanced`, or data sets
+/// from a function, all of unknown length) each step costs one message of four bytes. A rank that
+/// never has an example is told the shape of an empty batch by the others, once.
 ///
 /// Errors   next() and next_as_optional() throw the reader's errors: on the rank that read, or, if
 ///          each step costs a message, as one comm::AgreedError on all ranks.

@@ -89,7 +89,8 @@ Shape agree_on_pieces(Mesh& mesh, const std::string& type, const Shape& piece,
                       "pack the same tensor on every rank");
   std::vector<Shape> pieces;
   for (const auto& packed : comm::gather_text(comm, collective::pack(piece, nullptr, 0))) {
-    pieces.push_back(collective::unpack_shape(packed));
+    std::string_view rest = packed;
+    pieces.push_back(collective::take_shape(rest));
   }
   Shape shape;
   comm::together(comm, [&] {

@@ -304,12 +304,18 @@ class Sharded final : public Reader {
 class Shuffled final : public IndexedReader {
  public:
   Shuffled(ReaderPtr from, std::uint64_t seed, std::uint64_t epoch)
-      : from_(std::move(from)), order_(from_->size().value(), seed, epoch) {}
+      : from_(std::move(from)), order_(known_size(*from_), seed, epoch) {}
 
   std::optional<std::uint64_t> size() const override { return from_->size(); }
   Item at(std::uint64_t index) override { return from_->at(order_(index)); }
 
  private:
+  static std::uint64_t known_size(const Reader& from) {
+    if (const auto size = from.size()) return *size;
+    throw DataError("a data set to be shuffled has another size than assert_cardinality() says",
+                    "call assert_cardinality() after shuffle()");
+  }
+
   ReaderPtr from_;
   data::Permutation order_;
 };

@@ -70,8 +70,9 @@ class Tensor {
   }
 
   const Shape& shape() const noexcept { return shape_; }
-  std::span<const T> values() const noexcept { return values_; }
-  std::span<T> values() noexcept { return values_; }
+  std::span<const T> values() const& noexcept { return values_; }
+  std::span<T> values() & noexcept { return values_; }
+  std::vector<T> values() && { return std::move(values_); }  ///< of a temporary: no dangling span
 
   /// The single value. Throws std::invalid_argument unless there is exactly one.
   const T& item() const {
@@ -470,7 +471,7 @@ auto column(const std::vector<T>& values) {
 template <class T, class Each>
 auto by_columns(const std::vector<T>& values, Each each) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return std::tuple(each(column<I>(values))...);
+    return std::make_tuple(each(column<I>(values))...);
   }
   (std::make_index_sequence<std::tuple_size_v<T>>());
 }

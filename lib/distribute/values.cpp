@@ -13,22 +13,6 @@ std::string pack(const Shape& shape, const void* values, std::size_t bytes) {
   return packed;
 }
 
-Shape unpack_shape(std::string_view packed) {
-  std::uint64_t axes = 0;
-  std::memcpy(&axes, packed.data(), sizeof(axes));
-  std::vector<std::uint64_t> lengths(axes);
-  if (axes > 0) {
-    std::memcpy(lengths.data(), packed.data() + sizeof(axes), axes * sizeof(std::uint64_t));
-  }
-  return {lengths.begin(), lengths.end()};
-}
-
-const char* unpack_values(std::string_view packed) {
-  std::uint64_t axes = 0;
-  std::memcpy(&axes, packed.data(), sizeof(axes));
-  return packed.data() + (axes + 1) * sizeof(std::uint64_t);
-}
-
 std::size_t axis_from_0(std::ptrdiff_t axis, std::size_t axes) noexcept {
   const auto count = static_cast<std::ptrdiff_t>(axes);
   return static_cast<std::size_t>(axis < 0 && axis + count >= 0 ? axis + count : axis);
@@ -75,9 +59,13 @@ void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> 
 }
 
 Shape take_shape(std::string_view& rest) {
-  Shape shape = unpack_shape(rest);
-  rest.remove_prefix(static_cast<std::size_t>(unpack_values(rest) - rest.data()));
-  return shape;
+  std::uint64_t axes = 0;
+  std::memcpy(&axes, rest.data(), sizeof(axes));
+  rest.remove_prefix(sizeof(axes));
+  std::vector<std::uint64_t> lengths(axes);
+  if (axes > 0) std::memcpy(lengths.data(), rest.data(), axes * sizeof(std::uint64_t));
+  rest.remove_prefix(axes * sizeof(std::uint64_t));
+  return {lengths.begin(), lengths.end()};
 }
 
 std::string take_text(std::string_view& rest) {

@@ -33,8 +33,6 @@ using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64
 
 /// Converts a tensor's shape and values to a string of bytes; and the inverse.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
-Shape unpack_shape(std::string_view packed);
-const char* unpack_values(std::string_view packed);
 
 /// A tensor's shape seen from one axis: [outer, length, inner], row-major.
 struct AxisView {
