@@ -387,14 +387,12 @@ void require_valid(const OptimizerOptions& options) {
     refuse("`momentum`" + with, "use `beta1`, or `optimizer=sgd`");
   }
   const OptimizerOptions defaults;
-  const bool is_adaptive = options.kind == OptimizerKind::adam ||
-                           options.kind == OptimizerKind::adamw ||
-                           options.kind == OptimizerKind::lamb;
+  const bool adapts = is_adaptive(options.kind);
   const std::string where = std::string("optimizer=") + name_of(options.kind);
   const char* const adaptive = "adam, adamw or lamb";
-  require_used("beta1", is_adaptive, options.beta1 == defaults.beta1, where, adaptive);
-  require_used("beta2", is_adaptive, options.beta2 == defaults.beta2, where, adaptive);
-  require_used("epsilon", is_adaptive, options.epsilon == defaults.epsilon, where, adaptive);
+  require_used("beta1", adapts, options.beta1 == defaults.beta1, where, adaptive);
+  require_used("beta2", adapts, options.beta2 == defaults.beta2, where, adaptive);
+  require_used("epsilon", adapts, options.epsilon == defaults.epsilon, where, adaptive);
   require_used("trust", options.kind == OptimizerKind::lars, options.trust == defaults.trust, where,
                "lars");
   if (options.nesterov && (options.kind != OptimizerKind::sgd || options.momentum == 0)) {

@@ -92,7 +92,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) {
     fail(place, "no such file: the checkpoint is incomplete, or older than this version");
   }
-  const ordered_json json = read_object(place_of(path));
+  const ordered_json json = read_object(place);
   const std::uint64_t format = count_in(json, "version", place);
   if (format != checkpoint_format) {
     throw DataError(path.string() + ": a checkpoint of format " + std::to_string(format) +
@@ -278,6 +278,12 @@ Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its
     optimizer.kind = trained_with->kind;
     moments = optim::moment_names(*trained_with);
   }
+  const std::size_t tensors = layout.tensors().size();
+  if (tensors * std::max<std::size_t>(1, moments.size()) >= max_keys) {  // a header has one besides
+    throw ConfigError(counted(tensors, "tensor") + " with " + counted(moments.size(), "moment") +
+                          ": a file of a checkpoint names fewer than " + grouped(max_keys),
+                      "use fewer layers, or an optimizer with fewer moments");
+  }
   float* const first = region_ ? reinterpret_cast<float*>(region_->data()) : own_.data();
   const std::size_t length = layout.length();
   blocks.weights = {first, length};
@@ -371,22 +377,46 @@ void verify_checkpoint(const std::filesystem::path& folder) {
   for (const auto& [name, sum] : read_manifest(folder).files) require_sum(folder / name, sum);
 }
 
+namespace {
+
+/// Throws DataError unless training can continue from the checkpoint.
+void require_whole_checkpoint(const std::filesystem::path& checkpoint) {
+  verify_checkpoint(checkpoint);
+  const JsonPlace network = place_of(checkpoint / "network.json");
+  require_step_of_name(checkpoint, count_in(read_object(network), "step", network));
+  read_state(checkpoint);
+}
+
+}  // namespace
+
 std::optional<std::filesystem::path> newest_valid_checkpoint(
     const std::filesystem::path& checkpoints, std::vector<std::string>& skipped) {
   const auto found = checkpoints_in(checkpoints);
   for (auto at = found.rbegin(); at != found.rend(); ++at) {
     try {
-      verify_checkpoint(at->second);
-      const auto network = at->second / "network.json";
-      require_step_of_name(at->second,
-                           count_in(read_object(place_of(network)), "step", place_of(network)));
-      read_state(at->second);
+      require_whole_checkpoint(at->second);
       return at->second;
     } catch (const DataError& error) {
       skipped.push_back(error.problem());
     }
   }
   return std::nullopt;
+}
+
+void set_aside_damaged_after(const std::filesystem::path& checkpoints, std::uint64_t steps) {
+  for (const auto& [step, path] : checkpoints_in(checkpoints)) {
+    if (step <= steps) continue;
+    try {
+      require_whole_checkpoint(path);
+    } catch (const DataError&) {
+      auto aside = path;
+      aside += ".damaged";
+      std::error_code error;
+      std::filesystem::remove_all(aside, error);
+      std::filesystem::rename(path, aside, error);
+      if (!error) report_warning(path.string() + " is damaged, and is called NAME.damaged now");
+    }
+  }
 }
 
 void remove_old_checkpoints(const std::filesystem::path& checkpoints, std::uint64_t step,
@@ -417,7 +447,7 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
   const JsonPlace place = place_of(path);
   const Manifest manifest = read_manifest(folder);
   require_sum(path, manifest.files.at("network.json"));
-  SavedNetwork saved = network_in(read_object(place_of(path)), place, kinds);
+  SavedNetwork saved = network_in(read_object(place), place, kinds);
   saved.folder = folder;
   const std::uint64_t model_bytes = manifest.files.at("model.safetensors").bytes;
   if (saved.shape.parameters() > model_bytes / sizeof(float)) {
@@ -456,7 +486,7 @@ TrainingState read_state(const std::filesystem::path& folder) {
     fail(place_of(folder), "holds weights alone, so training cannot continue from it");
   }
   require_sum(path, manifest.files.at("state.json"));
-  const ordered_json json = read_object(place_of(path));
+  const ordered_json json = read_object(place);
   require_keys(json,
                {"step", "examples", "epochs_completed", "epoch", "optimizer", "settings", "best"},
                place);
@@ -494,8 +524,10 @@ void read_moments(const std::filesystem::path& folder, const nn::ParameterLayout
                   const optim::OptimizerOptions& optimizer, optim::Moment moment,
                   std::span<float> block) {
   const auto& tensors = layout.tensors();
-  const SafetensorsReader file(folder / "optimizer.safetensors",
-                               moments_of(tensors, optim::moment_names(optimizer)), remedy);
+  const auto path = folder / "optimizer.safetensors";
+  const bool has_none = SafetensorsReader(path, remedy).tensors().empty();  // sgd without momentum
+  if (has_none) return std::fill(block.begin(), block.end(), 0.0F);
+  const SafetensorsReader file(path, moments_of(tensors, optim::moment_names(optimizer)), remedy);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t index = moment == optim::Moment::first ? i : tensors.size() + i;
     layout.set_from_whole(block, i, file.read(index));

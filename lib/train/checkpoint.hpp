@@ -129,7 +129,7 @@ void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64
 ///
 /// Errors   throws OutputError, also if a checkpoint of this step exists: other checkpoints are not
 ///          changed; std::invalid_argument for a network of which this rank holds only a part (use
-///          Replica::save() instead).
+///          Replica::save() instead); ConfigError for more tensors than a file's header can name.
 /// Ranks    local; call it on one rank of a job.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
@@ -166,6 +166,11 @@ void verify_checkpoint(const std::filesystem::path& folder);
 /// Ranks    local.
 std::optional<std::filesystem::path> newest_valid_checkpoint(
     const std::filesystem::path& checkpoints, std::vector<std::string>& skipped);
+
+/// Renames the checkpoints after these steps that are damaged, as newest_valid_checkpoint() finds
+/// it, to NAME.damaged: else evaluate, predict and the next --resume would take one of them for the
+/// run's last. Local.
+void set_aside_damaged_after(const std::filesystem::path& checkpoints, std::uint64_t steps);
 
 /// Of the checkpoints up to `step`, deletes all except the `keep` newest and, if `keep_every` is
 /// set, those of a step that it divides, and that of step `best`. Throws OutputError. Local.
@@ -236,13 +241,15 @@ struct TakenWeights {
 /// Reads weights into `network`. Every tensor of the network must be in the file or fresh, and
 /// every tensor of the file must be used, ignored or the counterpart of a fresh one; PyTorch's
 /// num_batches_tracked is ignored. Values of type F32, F64, F16 and BF16 are rounded to float32. Of
-/// tensors that are sharded over ranks it reads this rank's shard.
+/// tensors that are sharded over ranks it reads this rank's shard. `verifies`: compares a
+/// checkpoint with its manifest's checksums, which one rank of a host needs to do.
 ///
 /// Errors   throws ConfigError for names that are not the network's, that are given twice, or that
 ///          the file does not have; DataError with the file for a file that is missing, damaged, or
 ///          of another network: a tensor that is missing, not used, or of another shape or type.
 ///          The weights are then unspecified.
 /// Ranks    local.
-TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<float>& network);
+TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<float>& network,
+                                  bool verifies);
 
 }  // namespace lockstep::train

@@ -45,9 +45,8 @@ Metric top_k(std::size_t k) {
     const auto label = static_cast<std::size_t>(target.labels[0]);
     std::size_t before = 0;  // outputs that are greater than the label's
     for (std::size_t j = 0; j < outputs.size(); ++j) {
-      const bool is_greater =
-          j < label ? outputs[j] >= outputs[label] : outputs[j] > outputs[label];
-      if (is_greater) ++before;
+      const bool is_less = j < label ? outputs[j] < outputs[label] : outputs[j] <= outputs[label];
+      if (j != label && !is_less) ++before;  // also where one of both is NaN
     }
     return before < k ? 1.0 : 0.0;
   };

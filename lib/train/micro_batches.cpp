@@ -40,8 +40,6 @@ void MicroBatches::set_features(std::span<const std::uint8_t> bytes, float divis
 }
 
 void MicroBatches::begin(const data::Batch& batch, std::uint64_t step) {
-  nn::require_targets(targets_of(batch), network_.loss_function(), batch.piece.size(),
-                      network_.shape().classes);
   batch_ = &batch;
   step_ = step;
   nonfinite_ = {};

@@ -44,7 +44,7 @@ class MicroBatches {
   void set_features(std::span<const std::uint8_t> bytes, float divisor);
 
   /// Begins a batch at step `step` of the run, counted from 1.
-  /// Errors   those of nn::require_targets().
+  /// The batch must have passed nn::require_targets().
   void begin(const data::Batch& batch, std::uint64_t step);
 
   /// Computes forward, loss and backward of `rows` of the batch's piece, a subtree of its leaves,

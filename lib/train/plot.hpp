@@ -84,7 +84,7 @@ struct History {
 /// history has a color, and there are at most 7. Values that are not finite are left out of their
 /// line.
 ///
-///   plot(std::array{History{"", trainer.train(replica).epochs}}, "history.svg");
+///   plot(std::array{History{"", read_epochs("runs/A")}}, "history.svg");
 ///
 /// Errors   those of draw(); also throws ConfigError: no history, more than 7, or one without
 ///          epochs; some are of regressions and others are not.

@@ -83,7 +83,7 @@ int own_cores(const comm::Communicator& comm);
 /// One rank's replica of a network, trained synchronously with the other ranks.
 ///
 /// Weights are bitwise identical on every rank after every step; with the canonical reduction also
-/// for any number of ranks and any mesh (see Reduction). All memory is allocated in the
+/// for any number of ranks and any mesh (see Reduction). The memory of a step is allocated in the
 /// constructor. The replica owns the network; communicator and mesh must outlive it. Use it on the
 /// communicator's thread only.
 ///

@@ -207,7 +207,9 @@ TakenWeights Replica::start_from(const InitialWeights& initial) {
       throw ConfigError("start_from: comes after " + counted(steps_, "step") + " of training",
                         "start before the first step, or restore() a checkpoint");
     }
-    taken = read_initial_weights(initial, *network_);
+    // Hosts may have copies of their own.
+    const bool verifies = groups_.all.place().local_rank == 0;
+    taken = read_initial_weights(initial, *network_, verifies);
     if (device_) device_->copy_weights_from_host();
   });
   return taken;

@@ -219,6 +219,7 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   make_folder(path_ / "checkpoints");
   remove_temporaries_in(path_);
   remove_temporaries_in(path_ / "checkpoints");
+  if (continued && !begin.in_place) set_aside_damaged_after(path_ / "checkpoints", begin.steps);
   resumed_from_ = begin.checkpoint;
   if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);

@@ -30,10 +30,9 @@
 //                              "test_r2" in place of accuracies, and its steps no "accuracy"
 //   "shares"                   with `balance`, leaves of a batch: a number for each rank, as above
 //   "ranks_lost"               ranks that this job lost, and the completed step from which the
-//   others
-//                              went on: [{"rank": 2, "step": 144}]
-//   "faults"                   faults that this job corrected: [{"step": 20, "rank": 2}]; null:
-//   unknown
+//                              others went on: [{"rank": 2, "step": 144}]
+//   "faults"                   faults that this job corrected, a rank of null where it is unknown:
+//                              [{"step": 20, "rank": 2}]
 // Fields of these files may be added, never renamed. Numbers are written with enough digits to
 // read the same doubles.
 #pragma once

@@ -25,7 +25,7 @@ void save_variables(const std::string& path, std::span<const DVariable<float>> v
 
 /// Assigns to each variable the tensor of its name. The file must have exactly these names and
 /// shapes; layouts, mesh and ranks may be others than when it was saved. Every rank reads it, and
-/// compares checksums if the file has them; a rank holds one whole tensor at a time.
+/// compares checksums if the file has them. It holds all values twice until all are known good.
 ///
 /// Errors   throws the same comm::AgreedError on all ranks: (2) as above; (65) for a file that is
 ///          missing, damaged or of other variables; (70) if ranks read different values. The

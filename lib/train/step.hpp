@@ -183,8 +183,8 @@ class Step {
   /// micro-batches those of MicroBatches::set_features(). Adds the time of each phase to `seconds`,
   /// which begins with that of reading the batch. `stop`: this rank's request to stop, a number of
   /// the caller's; it travels with the results. Allocates no memory, except a few words for
-  /// norms of tensors (optim::needs_norms), and with FILE sum buffers if a step needs more than all
-  /// before.
+  /// norms of tensors (optim::needs_norms) and where a batch has another size than the one before,
+  /// and with FILE sum buffers if a step needs more than all before.
   ///
   /// The update is that of the mean of the losses with their weights: Tally.
   ///

@@ -211,7 +211,8 @@ void Trainer::judge(const SetFigures& validation) {
   const std::string& name = options_.validation.monitored;
   const double figure = monitored_figure(validation, name);
   const bool is_better = name == "loss" ? figure < best.figure : figure > best.figure;
-  if (best.epoch > 0 && !is_better) return;
+  const bool is_first = best.epoch == 0 || (std::isnan(best.figure) && !std::isnan(figure));
+  if (!is_first && !is_better) return;
   best = {position_.epoch + 1, replica_.steps(), figure};
 }
 

@@ -198,6 +198,13 @@ class Resume(command.CommandTest):
         longer = self.train(JOB.replace("--epochs 2", "--epochs 3"), name="longer")
         made = self.resume(JOB, "--resume-with epochs=3", threads=2)
         self.assert_same(longer, made, later_than=35)
+        sgd = self.train(JOB, "--optimizer sgd", name="sgd").folder
+        made = self.succeed("train --resume-with epochs=3 --resume-with momentum=0.9 --resume", sgd)
+        self.assert_says(made.out, ["momentum 0.9", "after 60 steps"], made)
+        config = self.succeed("train --resume-with epochs=5 --print-config --resume", sgd).out
+        self.assertTrue(config.startswith("# needs --resume-with epochs=5, too\n"), config)
+        again = self.train(str(sgd / "config.toml"), name="again")  # anew, as the last one was trained
+        self.assertNotIn("resume ", again.result.out)
         batch = "--layers 4 --train-limit 600 --test-limit 10 --batch-size 256 --epochs 1"
         folder = self.train(batch, name="float32").folder
         made = self.succeed("train --resume-with epochs=2 --resume-with precision=bf16 --resume", folder)
@@ -228,7 +235,10 @@ class Resume(command.CommandTest):
         made = self.resume(JOB, threads=3)
         self.assert_says(made.result.err, ["skipped a checkpoint", weights, "checksum", "step-00000035", "incomplete",
                                                "step-00000099/network.json: is of step 28"], made.result)
-        shutil.rmtree(parts.folder / "checkpoints/step-00000099")
+        aside = sorted((parts.folder / "checkpoints").glob("*.damaged"))
+        self.assertEqual([path.name[5:13] for path in aside], ["00000035", "00000042", "00000099"])
+        for path in aside:
+            shutil.rmtree(path)
         self.assert_same(whole, made)
         for path in made.checkpoints:
             (path / "state.json").write_text("{}")

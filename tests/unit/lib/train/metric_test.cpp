@@ -109,6 +109,18 @@ void check_classes(const nlohmann::json& figures, const std::vector<ClassCounts>
 
 }  // namespace
 
+TEST_CASE("an output that is no number is none of the first ones", "[predict]") {
+  const auto top = train::top_k(1);
+  const auto hit = [&](std::vector<float> outputs, std::int32_t label) {
+    return top.of_example(outputs, {std::span(&label, 1), {}});
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(hit({0, 1, 0}, 1) == 1);
+  CHECK(hit({1, 1, 0}, 1) == 0);
+  CHECK(hit({nan, 1, 0}, 1) == 0);
+  CHECK(hit({0, nan, 0}, 1) == 0);
+}
+
 TEST_CASE("evaluations have the figures of scikit-learn", "[predict]") {
   std::ifstream file(METRIC_FIGURES);
   const auto all = nlohmann::json::parse(file);

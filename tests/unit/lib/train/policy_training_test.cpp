@@ -1,7 +1,9 @@
 // Training under FILE and OFF: uneven and empty pieces, rows without examples.
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/canonical.hpp"
 #include "tests/support/toy_run.hpp"
@@ -21,6 +23,26 @@ void require_close(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(5e-4));
 }
+
+/// y = gain * log x^2, whose derivative by the gain is infinite at x = 0.
+struct LogOfSquare {
+  std::string name() const { return "log-of-square"; }
+  nn::CustomSizes sizes(const nn::FeatureShape& input) const {
+    return {.output = input, .weights = {{"gain", input.size(), nn::Start::ones()}}};
+  }
+  template <class Real>
+  void forward(std::span<const Real> x, nn::Weights<const Real> weights, std::span<Real> y) const {
+    for (std::size_t i = 0; i < x.size(); ++i) y[i] = weights[0][i] * std::log(x[i] * x[i]);
+  }
+  template <class Real>
+  void backward(std::span<const Real> x, nn::Weights<const Real> weights, std::span<const Real> dy,
+                std::span<Real> dx, nn::Weights<Real> dweights) const {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      dx[i] = 2 * weights[0][i] * dy[i] / x[i];
+      dweights[0][i] = std::log(x[i] * x[i]) * dy[i];
+    }
+  }
+};
 
 }  // namespace
 
@@ -93,6 +115,16 @@ TEST_CASE("rows without an example are in no sum over the batch", "[train][polic
       CHECK(found[step] == static_cast<double>(plan.examples(step)));
     }
   }
+}
+
+TEST_CASE("rows without an example are in no gradient, whatever a layer makes of zeros",
+          "[train][policy][custom]") {
+  ToyRun run = uneven(24);
+  run.layers = {nn::Flatten{}, nn::custom(LogOfSquare{}), nn::Dense{6}};
+  const auto expected = per_rank(3, run).front().weights;
+  for (const float weight : expected) REQUIRE(std::isfinite(weight));
+  run.exchange = train::Exchange::partial_sums;
+  for (const auto& result : per_rank(3, run)) CHECK(result.weights == expected);
 }
 
 TEST_CASE("FILE and OFF train with batch statistics, on all ranks alike",
