@@ -245,6 +245,12 @@ const std::string& Syntax::help_of(const Setting& setting) const {
   return other == other_help.end() ? setting.help : other->second;
 }
 
+void require_split_for_seed(const Arguments& arguments, const RunConfig& config) {
+  if (!arguments.given("seed") || config.test_split) return;
+  throw ConfigError("--seed without --test-split, which alone depends on it",
+                    "leave --seed out, or give --test-split");
+}
+
 std::string Arguments::value(const std::string& name) const {
   std::string last;
   for (const auto* pairs : {&defaults, &settings, &flags}) {

@@ -92,6 +92,10 @@ struct Arguments {
   bool given(const std::string& name) const;
 };
 
+/// Throws ConfigError for --seed where it has no effect: in commands whose test split alone
+/// depends on it.
+void require_split_for_seed(const Arguments& arguments, const RunConfig& config);
+
 /// The whole number in the text of a flag's value.
 /// Throws ConfigError, beginning with the flag, unless it lies in [min, max].
 std::uint64_t flag_count(const std::string& flag, const std::string& text, std::uint64_t min,

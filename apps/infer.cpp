@@ -56,10 +56,7 @@ void require_words(const Arguments& arguments, const RunConfig& config) {
   if (!arguments.given("data")) {
     throw ConfigError("no --data", "say which data: a table, a data folder, or `--data synthetic`");
   }
-  if (arguments.given("seed") && !config.test_split) {
-    throw ConfigError("--seed without --test-split, which alone depends on it",
-                      "leave --seed out, or give --test-split");
-  }
+  require_split_for_seed(arguments, config);
 }
 
 /// How the network's data is read. Columns of a table are those that it was trained on.

@@ -289,10 +289,7 @@ ordered_json part_of(const std::string& name, data::Source& source,
 Contents inspect_data(const std::string& path, const Arguments& arguments) {
   RunConfig config = config_over(RunConfig(), arguments);
   config.data = path;
-  if (arguments.given("seed") && !config.test_split) {
-    throw ConfigError("--seed without --test-split, which alone depends on it",
-                      "leave --seed out, or give --test-split");
-  }
+  require_split_for_seed(arguments, config);
   data::DataSetOptions options = data_options(config);
   options.may_lack_test = true;
   const auto sets = data::open_data_set(path, options);

@@ -160,9 +160,10 @@ class SchemaFinder {
     found_ = std::move(before);
     labels_ = std::move(labels_before);
     records_ = records_before;
-    if (!parts) scan(content, header.separator, {});
     if (parts) {
       for (const std::string_view part : *parts) add(part);
+    } else {
+      scan(content, header.separator, {});
     }
     if (records_ > records_before) return;
     throw DataError(

@@ -134,8 +134,8 @@ struct OutOfRange : Error {
 /// replica has an example are skipped, but for data sets from a function of known sizes. With a
 /// plan (DistributedDataset::plan), if all ranks read the same stream, or if sizes were compared
 /// beforehand, the end is determined locally. Otherwise (policy FILE, rule `balanced`, or data sets
-/// from a function, all of unknown length) each step costs one message of four bytes. A rank that
-/// never has an example is told the shape of an empty batch by the others, once.
+/// from a function, all of unknown length) each step costs one message of four bytes. Where a rank
+/// never has an example, the others send it the shape of an empty batch, once.
 ///
 /// Errors   next() and next_as_optional() throw the reader's errors: on the rank that read, or, if
 ///          each step costs a message, as one comm::AgreedError on all ranks.

@@ -414,7 +414,7 @@ void set_aside_damaged_after(const std::filesystem::path& checkpoints, std::uint
       std::error_code error;
       std::filesystem::remove_all(aside, error);
       std::filesystem::rename(path, aside, error);
-      if (!error) report_warning(path.string() + " is damaged, and is called NAME.damaged now");
+      if (!error) report_warning(path.string() + " is damaged: it is renamed to " + aside.string());
     }
   }
 }
