@@ -289,9 +289,6 @@ void TcpMesh::Attempt::wait() {
   poll_until(polled, until);
 
   const auto is_ready = [&](std::size_t i) { return polled[i].revents != 0; };
-  for (std::size_t i = 0; i < guests; ++i) {
-    if (is_ready(1 + i)) receive_hello(mesh_.guests_[i]);
-  }
   for (std::size_t i = 0; i < others_.size(); ++i) {
     Candidate& other = others_[i];
     if (is_ready(1 + guests + 2 * i)) {
@@ -301,6 +298,9 @@ void TcpMesh::Attempt::wait() {
       try_next_address(other);
     }
     if (is_ready(2 + guests + 2 * i)) receive_view(other);
+  }
+  for (std::size_t i = 0; i < guests; ++i) {  // last: they replace connections that were polled
+    if (is_ready(1 + i)) receive_hello(mesh_.guests_[i]);
   }
   std::erase_if(mesh_.guests_, [](const Guest& guest) {
     return !guest.socket.is_open() || guest.received == sizeof(Hello);
