@@ -99,6 +99,31 @@ nn::TargetKind kind_of(const train::SavedNetwork& saved) {
   return loss == nullptr ? nn::TargetKind::label : loss->target();
 }
 
+/// Throws DataError for a set without names of columns and classes, if the network in `saved`,
+/// which was trained on a table, cannot read its features, or its labels, without them.
+void require_readable_without_names(const std::string& data, const train::SavedNetwork& saved,
+                                    bool needs_labels) {
+  const data::TableSchema& table = *saved.info.table;
+  const std::string network = "the network in " + saved.folder.string();
+  const std::string give_table = "give a table with the columns that the network was trained on";
+  if (table.task != data::Task::classification) {
+    throw DataError(data + ": is not a table, as " + network + " was trained on", give_table);
+  }
+  if (table.standardized) {
+    throw DataError(
+        data + ": is not a table, but the columns that " + network + " takes were standardized",
+        give_table + "; or train with `standardize=false`");
+  }
+  if (!needs_labels) return;
+  for (std::size_t i = 0; i < table.classes.size(); ++i) {
+    if (table.classes[i] == std::to_string(i)) continue;
+    throw DataError(fmt::format("{}: is not a table, so its labels are numbers of classes from 0, "
+                                "but {} was trained on the classes {}",
+                                data, network, listed(table.classes)),
+                    give_table + "; or train with the labels 0, 1, ...");
+  }
+}
+
 /// The test set, preprocessed as in training.
 std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                                             const train::SavedNetwork& saved, bool needs_labels,
@@ -124,12 +149,8 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
                     config.data, saved.folder.string()),
         "give data of the kind that the network was trained on; `lockstep predict` needs no names");
   }
-  const auto& table = saved.info.table;
-  if (test->table() == nullptr && table != nullptr &&
-      (table->standardized || table->task != data::Task::classification)) {
-    throw DataError(fmt::format("{}: is not a table, as the network in {} was trained on",
-                                config.data, saved.folder.string()),
-                    "give a table with the columns that the network was trained on");
+  if (test->table() == nullptr && saved.info.table != nullptr) {
+    require_readable_without_names(config.data, saved, needs_labels);
   }
   if (needs_labels && kind_of(saved) != nn::TargetKind::label &&
       test->targets() != saved.shape.classes) {
@@ -226,6 +247,16 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
   return job;
 }
 
+/// How the features of the data were read.
+std::string reading_text(const InferenceJob& job) {
+  const train::CheckpointInfo& info = job.saved.info;
+  if (job.test->table() != nullptr) return ", with the columns of training";
+  const std::string pictures = info.pictures == nullptr ? "" : " as " + info.pictures->text();
+  const std::string order =
+      info.table == nullptr ? "" : ", without names of columns: taken in the order of training's";
+  return fmt::format("{}{}, divided by {}", pictures, order, info.divide_by);
+}
+
 /// "label  text" rows about the checkpoint, the data and the ranks.
 std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob& job) {
   const RunConfig& config = job.config;
@@ -236,13 +267,7 @@ std::vector<std::pair<std::string, std::string>> subject_rows(const InferenceJob
                        grouped(job.saved.shape.parameters()), to_hex(job.saved.weights_hash),
                        config.precision == "float32" ? "" : ", products in " + config.precision)},
           {"data", fmt::format("{}: {} test records{}", config.data, grouped(job.test->records()),
-                               job.saved.info.table != nullptr
-                                   ? ", with the columns of training"
-                                   : fmt::format("{}, divided by {}",
-                                                 job.saved.info.pictures == nullptr
-                                                     ? ""
-                                                     : " as " + job.saved.info.pictures->text(),
-                                                 job.saved.info.divide_by))}};
+                               reading_text(job))}};
 }
 
 }  // namespace

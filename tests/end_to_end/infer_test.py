@@ -226,6 +226,37 @@ class Inference(command.CommandTest):
                 self.assert_refused(run(args, self.checkpoint, "--data", table, **options), 65,
                                     [f"{table}:1", found, "the network takes 784 features"])
 
+    def test_data_without_names_after_a_table(self):
+        """Labels are then numbers of classes, which those of the table must be, too."""
+        data = files.write_set(self.folder / "data", side=2)
+        (data / TEST[1]).write_bytes(files.labels(10, classes=2))
+        table = self.folder / "table.csv"
+        for classes, flags, found in ((["0", "1", "2"], "false", None),
+                                      (["1", "2", "3"], "false", "on the classes '1', '2', '3'"),
+                                      (["a\nb", "c", "d"], "false", "on the classes 'a?b', 'c', 'd'"),
+                                      (["0", "1", "2"], "true", "were standardized")):
+            with self.subTest(classes=classes, standardize=flags):
+                rows = "".join(f'{i % 5},{i % 7},{i % 3},{i % 2},"{classes[i % 3]}"\n' for i in range(60))
+                table.write_text("a,b,c,d,label\n" + rows)
+                shutil.rmtree(self.folder / "run")
+                self.checkpoint = self.train("--data", table, "--test-split 0.2 --layers 4 --steps 2 --progress off",
+                                             "--standardize", flags).checkpoints[-1]
+                if found is None:
+                    shown = self.succeed("evaluate", self.checkpoint, "--data", data).out
+                    self.assertIn("10 test records, without names of columns", shown)
+                    shown = self.succeed("evaluate", self.checkpoint, "--data", table).out
+                    self.assertIn("60 test records, with the columns of training", shown)
+                else:
+                    for options in ({}, {"threads": 3}):
+                        self.assert_refused(run("evaluate", self.checkpoint, "--data", data, **options), 65,
+                                            [f"{data}: is not a table", found, "give a table"])
+                if flags == "true":
+                    self.assert_refused(run("predict", self.checkpoint, "--data", data), 65,
+                                        [f"{data}: is not a table", found, "--standardize false"])
+                else:
+                    with open(self.predict("p.csv", "--data", data), newline="") as file:
+                        self.assertLess({row["label"] for row in csv.DictReader(file)}, {*classes, "other"})
+
     def test_an_empty_test_set(self):
         data = files.write_set(self.folder / "data", side=28)
         (data / TEST[0]).write_bytes(files.images(0, 28))
