@@ -430,14 +430,16 @@ std::vector<std::filesystem::path> places_of(const std::string& data) {
   return places;
 }
 
-/// Throws ConfigError for an output that would replace what is read, or what its run has saved.
+/// Throws ConfigError for an output that would replace what is read, or what its run has saved, or
+/// that would be read next time.
 void require_not_read(const std::string& output, const RunConfig& config,
                       const train::SavedNetwork& saved) {
   std::error_code error;
   const auto target = std::filesystem::weakly_canonical(std::filesystem::absolute(output), error);
   if (error) return;  // it cannot be reached, and so not be written
-  const auto refuse = [&](const std::string& what) {
-    throw ConfigError("--output " + output + ": is a file of " + what, "give it another name");
+  const auto refuse = [&](const std::string& what, const char* is = "is") {
+    throw ConfigError(fmt::format("--output {}: {} a file of {}", output, is, what),
+                      "give it another name");
   };
   if (is_in(saved.folder, target)) refuse("the checkpoint " + saved.folder.string());
   if (const auto run = train::run_of(saved.folder); !run.empty()) {
@@ -445,12 +447,13 @@ void require_not_read(const std::string& output, const RunConfig& config,
       if (is_in(run / name, target)) refuse("the run " + run.string());
     }
   }
-  if (!std::filesystem::exists(target, error)) return;
-  const auto places = places_of(config.data);
+  std::vector<std::filesystem::path> places;
+  if (std::filesystem::exists(target, error)) places = places_of(config.data);
   if (std::any_of(places.begin(), places.end(),
                   [&](const auto& place) { return is_in(place, target); })) {
     refuse("the data " + config.data);
   }
+  if (data::would_find(config.data, target)) refuse("the data " + config.data, "would be");
 }
 
 PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,

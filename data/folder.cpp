@@ -1,5 +1,6 @@
 #include "lockstep/data/folder.hpp"
 
+#include <fnmatch.h>
 #include <glob.h>
 
 #include <algorithm>
@@ -281,6 +282,19 @@ std::optional<Part> part_of_file(const std::filesystem::path& file) {
   if (name.starts_with("train") || name.starts_with("data_batch")) return Part::train;
   if (name.starts_with("test") || name.starts_with("t10k")) return Part::test;
   return std::nullopt;
+}
+
+bool would_find(const std::string& path, const std::filesystem::path& file) {
+  if (!part_of_file(file)) return false;
+  std::error_code ignored;
+  if (!is_pattern(path)) return std::filesystem::equivalent(path, file.parent_path(), ignored);
+  const std::string names = file_name(path);
+  if (::fnmatch(names.c_str(), file.filename().c_str(), FNM_PERIOD) != 0) return false;
+  const Paths found = files_matching(path);
+  return std::any_of(found.begin(), found.end(), [&](const auto& one) {
+    const auto folder = std::filesystem::absolute(one).parent_path();
+    return std::filesystem::equivalent(folder, file.parent_path(), ignored);
+  });
 }
 
 FolderFiles find_files(const std::string& path, std::optional<Format> format,

@@ -61,6 +61,10 @@ DataSet open_folder(const std::string& path, const DataSetOptions& options);
 /// finds by their names; empty if to none.
 std::optional<Part> part_of_file(const std::filesystem::path& file);
 
+/// True if find_files() would count `file`, an absolute path that need not exist, to a part of the
+/// folder or pattern `path`. Opens no file.
+bool would_find(const std::string& path, const std::filesystem::path& file);
+
 // Expansion of paths and patterns to files.
 
 /// True if `path` is a pattern: it contains `*`, `?` or `[`, and no file has exactly that name.

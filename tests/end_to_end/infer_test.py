@@ -297,6 +297,23 @@ class Inference(command.CommandTest):
                     self.assertEqual(output.read_bytes() if output.exists() else None, before)
         self.succeed("predict", self.checkpoint, "--data", data, "--output", run_dir / "predictions.csv")
 
+    def test_output_that_would_be_read_next_time(self):
+        data = files.write_set(self.folder / "data", side=28)
+        (self.folder / "link").symlink_to(data)
+        pattern = data / "t[e1]*"
+        for given, output in ((data, data / "test_predictions.csv"), (data, data / "train.csv.gz"),
+                              (self.folder / "link", data / "test.csv"), (data, self.folder / "link" / "test.csv"),
+                              (pattern, data / "test.csv")):
+            with self.subTest(data=given, output=output):
+                refused = run("predict", self.checkpoint, "--data", given, "--output", output)
+                self.assert_refused(refused, 2, [f"--output {output}: would be a file of the data {given}",
+                                                 "another name"])
+                self.assertFalse(output.exists())
+        for given, output in ((data, data / "predictions.csv"), (data, data / "test.jsonl"),
+                              (data, self.folder / "test.csv"), (pattern, data / "train.csv")):
+            with self.subTest(data=given, output=output):
+                self.succeed("predict", self.checkpoint, "--data", given, "--output", output)
+
 
 if __name__ == "__main__":
     unittest.main()
