@@ -395,22 +395,31 @@ std::pair<std::string, std::string> names_around_sign(const std::string& text) {
                     "write the name of a layer, =, and its name in the file: 0=backbone.conv1");
 }
 
+/// "WHAT 2 is 'c', but was 'b'": the first name that is not the same; nullopt if there is none.
+std::optional<std::string> other_name(const std::string& what,
+                                      const std::vector<std::string>& before,
+                                      const std::vector<std::string>& now) {
+  const auto [was, is] = std::mismatch(before.begin(), before.end(), now.begin(), now.end());
+  if (was == before.end() && is == now.end()) return std::nullopt;
+  return fmt::format("{} {} is {}, but was {}", what, is - now.begin() + 1,
+                     is == now.end() ? "missing" : in_quotes(*is),
+                     was == before.end() ? "missing" : in_quotes(*was));
+}
+
 /// The first column of numbers or words that is not the same; nullopt if there is none.
 std::optional<std::string> other_column(const data::TableSchema& before,
                                         const data::TableSchema& now) {
-  for (std::size_t i = 0; i < std::max(before.columns.size(), now.columns.size()); ++i) {
-    const auto text = [i](const data::TableSchema& table) {
-      if (i >= table.columns.size()) return std::string("missing");
-      const data::TableColumn& column = table.columns[i];
-      return in_quotes(column.name) +
-             (column.categories.empty()
-                  ? ""
-                  : fmt::format(" of the words {}", fmt::join(column.categories, ", ")));
-    };
-    if (text(before) == text(now)) continue;
-    return fmt::format("column {} is {}, but was {}", i + 1, text(now), text(before));
+  const auto names_of = [](const data::TableSchema& table) {
+    std::vector<std::string> names;
+    for (const data::TableColumn& column : table.columns) names.push_back(column.name);
+    return names;
+  };
+  auto other = other_name("column", names_of(before), names_of(now));
+  for (std::size_t i = 0; i < before.columns.size() && !other; ++i) {
+    other = other_name(fmt::format("column {}, {}: word", i + 1, in_quotes(now.columns[i].name)),
+                       before.columns[i].categories, now.columns[i].categories);
   }
-  return std::nullopt;
+  return other;
 }
 
 /// Throws ConfigError if features do not mean what they did.
@@ -423,6 +432,24 @@ void require_same_columns(const train::SavedNetwork& saved, const data::Source& 
   throw ConfigError(
       "`init`: the table is not of the columns of " + saved.folder.string() + ": " + *other,
       "give the same columns in the same order, or `init_fresh=0` for a first layer of its own");
+}
+
+/// The names of classes, labels or numbers to predict; empty: there are none.
+std::vector<std::string> output_names(const train::CheckpointInfo& info) {
+  const bool is_regression = info.table != nullptr && info.table->is_regression();
+  return is_regression ? info.table->label_names() : info.class_names();
+}
+
+/// Throws ConfigError if outputs do not mean what they did.
+void require_same_outputs(const train::SavedNetwork& saved, const data::Source& train) {
+  const auto before = output_names(saved.info);
+  const auto now = output_names({.table = train.table(), .pictures = train.pictures()});
+  if (now.empty() || before.empty()) return;
+  const auto other = other_name("output", before, now);
+  if (!other) return;
+  throw ConfigError(
+      "`init`: the data has other classes or targets than " + saved.folder.string() + ": " + *other,
+      "give those of the run in the same order, or `init_fresh=last` for a last layer of its own");
 }
 
 /// How features are scaled otherwise than the checkpoint's; empty: they are not.
@@ -478,8 +505,15 @@ std::string start_from(const RunConfig& config, const data::Source& train,
   comm::together(comm, [&] { initial = initial_weights(config); });
   if (!initial) return "";
   const train::TakenWeights taken = replica.start_from(*initial);
+  const std::string last = std::to_string(replica.shape().layers.size() - 1) + ".";
+  const bool takes_last =
+      std::any_of(taken.taken.begin(), taken.taken.end(),
+                  [&](const std::string& tensor) { return tensor.starts_with(last); });
+  comm::together(comm, [&] {
+    if (taken.saved && taken.takes_first) require_same_columns(*taken.saved, train);
+    if (taken.saved && takes_last) require_same_outputs(*taken.saved, train);
+  });
   if (taken.saved && taken.takes_first) {
-    comm::together(comm, [&] { require_same_columns(*taken.saved, train); });
     const std::string scale = other_scale(*taken.saved, train);
     if (!scale.empty() && comm.rank() == 0) {
       launching::print_warning("--init: " + scale +

@@ -286,7 +286,8 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
   TakenWeights result;
   result.file = initial.from;
   std::error_code ignored;
-  if (!std::filesystem::exists(initial.from, ignored)) {
+  const bool is_best = initial.from.filename() == "best";  // see find_checkpoint()
+  if (!is_best && !std::filesystem::exists(initial.from, ignored)) {
     throw DataError(initial.from.string() + ": no such run, checkpoint or file", from_remedy);
   }
   if (!std::filesystem::is_regular_file(initial.from, ignored)) {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import command
 from command import Run, call, faults, mpirun, run
-from files import TEST, TRAIN, labels, read_safetensors, write_set
+from files import TEST, TRAIN, labels, png, read_safetensors, write_set
 from network_test import conv, layer, relu_norm
 from survive_test import RECOVERY
 
@@ -237,9 +237,76 @@ class FineTuning(command.CommandTest):
         table.write_text("a,c,label\n" + rows)
         self.assert_refused(run("train --data", table, flags, "--dry-run --init", base), 2,
                             ["column 2 is 'c', but was 'b'", "--init-fresh 0"])
+        table.write_text('a,"b\nd",label\n' + rows)
+        self.assert_refused(run("train --data", table, flags, "--dry-run --init", base), 2,
+                            ["column 2 is 'b?d', but was 'b'"])
         table.write_text("a,b,label\n" + rows + "90,1,2\n")
         result = self.succeed("train --data", table, flags, "--dry-run --init", base)
         self.assert_says(result.err, "standardized by the means and deviations of this training set", result)
+
+    def test_words_of_a_column_are_the_same(self):
+        table = self.folder / "table.csv"
+        flags = f"--test-split 0.2 --layers 4 --epochs 1 {DATA}"
+
+        def write(*words):
+            table.write_text("a,b,label\n" + "".join(f'{i % 13},"{words[i % 2]}",{i % 3}\n' for i in range(60)))
+
+        write("red", "blue")
+        base = self.train("--data", table, flags, name="base").folder
+        write("red", "a\nb")
+        self.assert_refused(run("train --data", table, flags, "--dry-run --init", base), 2,
+                            ["column 2, 'b': word 1 is 'a?b', but was 'blue'", "--init-fresh 0"])
+
+    def test_outputs_are_the_same(self):
+        """Classes, and columns to predict, by name and in order, unless the last layer is not taken."""
+        table = self.folder / "table.csv"
+
+        def tried(*args, **options):
+            return run("train --data", table, "--test-split 0.2 --layers 4 --epochs 1", DATA, *args, **options)
+
+        def write(classes):
+            table.write_text("a,b,y,z,label\n" + "".join(
+                f"{i * 7 % 13},{i * 5 % 11},{i * 3 % 17}.5,{i % 7}.25,{classes[i % 3]}\n" for i in range(60)))
+
+        write(["rare", "some", "often"])
+        classes = self.folder / "classes"
+        values = self.folder / "values"
+        for folder, flags in ((classes, "--ignore-columns y,z"), (values, "--label-column y,z --ignore-columns label")):
+            self.assert_ends(tried(flags, "--run-dir", folder), 0)
+        flags = f"--dry-run --label-column z,y --ignore-columns label --init {values}"
+        self.assert_refused(tried(flags), 2, [values, "output 1 is 'z', but was 'y'", "--init-fresh last"])
+        self.assert_ends(tried(flags, "--init-fresh last"), 0)
+        self.assert_ends(tried(flags.replace("z,y", "y,z")), 0)
+        write(["a-rare", "some", "often"])
+        flags = f"--dry-run --ignore-columns y,z --init {classes}"
+        for options in ({}, {"threads": 3}):
+            self.assert_refused(tried(flags, **options), 2,
+                                [classes, "output 1 is 'a-rare', but was 'often'", "--init-fresh last"])
+        self.assert_refused(tried(flags, "--init-fresh 1.bias"), 2, ["output 1 is 'a-rare'"])
+        self.assert_ends(tried(flags, "--init-fresh last"), 0)
+
+    def test_classes_of_pictures_are_the_same(self):
+        pictures = self.folder / "pictures"
+        for name in ("cat", "dog"):
+            (pictures / name).mkdir(parents=True)
+            for i in range(20):
+                (pictures / name / f"{i}.png").write_bytes(png(bytes([i * 9 + 5 * (name == "cat")] * 16), 4, 4))
+        flags = f"--test-split 0.2 --layers 4 --epochs 1 {DATA}"
+        base = self.train("--data", pictures, flags, name="base").folder
+        (pictures / "cat").rename(pictures / "wolf")
+        self.assert_refused(run("train --data", pictures, flags, "--dry-run --init", base), 2,
+                            ["output 1 is 'dog', but was 'cat'", "--init-fresh last"])
+        self.succeed("train --data", pictures, flags, "--dry-run --init-fresh last --init", base)
+
+    def test_the_best_epoch(self):
+        body = self.run_file(BODY)
+        flags = "--epochs 2 --validation 0.2 --keep-best --keep 9"
+        base = self.train(body, "--data", self.data, DATA, flags, name="base")
+        result = self.succeed("train", body, "--data", self.data, "--dry-run --init", base.folder / "best")
+        best = f"step-{json.loads((base.checkpoints[-1] / 'state.json').read_text())['best']['step']:08}"
+        self.assert_says(result.out, [best, "12 tensors taken"], result)
+        self.assert_refused(run("train", body, "--data", self.data, DATA, "--init", self.folder / "none" / "best"), 65,
+                            ["none/best: no such checkpoint"])
 
 
 if __name__ == "__main__":
