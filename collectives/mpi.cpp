@@ -324,7 +324,10 @@ bool mpi_is_running() noexcept {
 MpiSession::MpiSession() : exceptions_(std::uncaught_exceptions()) {
   int initialized = 0;  // stays true after MPI_Finalize
   check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
-  if (initialized != 0) throw std::logic_error("MpiSession: MPI was started already");
+  if (initialized != 0) {
+    throw ConfigError("MPI was started already, and a process can start it only once",
+                      "let run_replicas() start it: call it once, and not after MPI_Init()");
+  }
   set_defaults();
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");

@@ -76,8 +76,8 @@ class MpiCommunicator final : public Communicator {
 ///
 /// Environment  sets variables that are not set: they disable Open MPI's signal handlers, and its
 ///              search for devices on machines without a fast fabric (see the source).
-/// Errors       CommError if MPI cannot start or lacks the thread level; std::logic_error if MPI
-///              is already initialised or finalized: a process may start it only once.
+/// Errors       CommError if MPI cannot start or lacks the thread level; ConfigError if MPI is
+///              already initialised or finalized: a process may start it only once.
 /// Ranks        constructor and destructor are collective. During stack unwinding the destructor
 ///              does not finalize, because peers may not call it: the launcher then terminates the
 ///              job.

@@ -76,5 +76,5 @@ TEST_CASE("a wrong root is an error, not a hang", "[mpi]") {
 }
 
 TEST_CASE("MPI starts once in a process", "[mpi]") {
-  CHECK_THROWS_AS(comm::MpiSession(), std::logic_error);
+  CHECK_THROWS_AS(comm::MpiSession(), ConfigError);
 }
