@@ -295,9 +295,26 @@ std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem:
   return entries;
 }
 
+namespace {
+
+/// Throws OutputError if `path` or a folder above it is a link to what does not exist.
+void require_no_broken_link(const std::filesystem::path& path) {
+  std::error_code ignored;
+  for (auto at = path; !at.empty() && at != at.parent_path(); at = at.parent_path()) {
+    if (!std::filesystem::is_symlink(at, ignored) || std::filesystem::exists(at, ignored)) continue;
+    throw OutputError(at.string() + ": is a link to " +
+                          std::filesystem::read_symlink(at, ignored).string() +
+                          ", which does not exist",
+                      "make that folder, or remove the link");
+  }
+}
+
+}  // namespace
+
 void make_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
+  if (error == std::errc::file_exists) require_no_broken_link(path);
   std::error_code unknown;
   if (!error && !std::filesystem::is_directory(path, unknown)) {
     error = unknown ? unknown : std::make_error_code(std::errc::not_a_directory);

@@ -301,6 +301,15 @@ class BadInput(command.CommandTest):
         self.assert_refused(command.call(argv), 65, ["rank 1", TRAIN[0], "byte 100", "remedy:"])
         self.assertFalse(self.run_dir.exists())
 
+    def test_a_link_to_nothing(self):
+        link = self.folder / "runs"
+        link.symlink_to(self.folder / "purged")
+        for folder in (link, link / "one"):
+            for options in (ALONE, THREADS):
+                result = run("train", command.SMALL, "--steps 1 --run-dir", folder, **options)
+                self.assert_refused(result, 74, [f"{link}: is a link to {self.folder / 'purged'}, which does not exist",
+                                                 "make that folder, or remove the link"])
+
 
 if __name__ == "__main__":
     unittest.main()
