@@ -26,11 +26,11 @@ struct SetFigures {
 /// each step, without those of skipped steps.
 ///
 /// The score is accuracy; or, of a regression, R2: of training with the mean squared error 1 -
-/// loss, which assumes values with a variance of 1, as a table gives them.
+/// loss, which assumes values with a variance of 1, as a table gives them, and no weights.
 struct EpochReport {
   std::uint64_t epoch = 0;  ///< from 1
   double train_loss = 0;
-  std::optional<double> train_score = {};  ///< none of regressions with another loss
+  std::optional<double> train_score = {};  ///< none of other regressions
   double test_loss = 0;
   double test_score = 0;
   NamedFigures test_metrics = {};  ///< of the metrics given

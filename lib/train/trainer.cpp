@@ -177,8 +177,9 @@ EpochReport Trainer::evaluate(const Timed& timed) {
   std::optional<double> score;
   if (!is_regression) {
     score = static_cast<double>(position_.tally.correct) / count;
-  } else if (replica_.network().loss_function().name() == std::string_view(nn::regression_loss)) {
-    score = 1 - loss;
+  } else if (!reader_.has_weights() &&
+             replica_.network().loss_function().name() == std::string_view(nn::regression_loss)) {
+    score = 1 - loss;  // of examples that count alike
   }
   return {.epoch = position_.epoch + 1,
           .train_loss = loss,

@@ -125,6 +125,7 @@ class Weights(command.CommandTest):
         data = self.folder / "plain.csv"
         data.write_text("".join(f"{a},{a + b},{w},{b},{a - b}\n" for a, b, w, _ in RECORDS))
         made = self.train("--data", data, "--header none --label-column 2,5 --weight-column 3 --test-split 0.2 --epochs 1", FLAGS)
+        self.assertIsNone(made.summary["epochs"][0]["train_r2"])  # 1 - loss is that of equal weights
         predictions = []
         for kept in ((0, 1, 2, 3, 4), (0, 1, 3, 4), (0, 2, 3), (0, 3)):
             data.write_text("".join(",".join(str((a, a + b, w, b, a - b)[i]) for i in kept) + "\n" for a, b, w, _ in RECORDS))
