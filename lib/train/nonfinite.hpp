@@ -61,7 +61,8 @@ struct NonfiniteText {
 /// first such value in the output of layer 1 (dense 700), for record 17 (counted from 0)". If that
 /// is a sum over examples, it also names the example with the greatest loss.
 ///
-/// `what`: "loss", "gradient". `mine`: the first value of this rank. `results`: of its examples.
+/// `what`: StepResult::not_finite. `mine`: the first value of this rank. `results`: of its
+/// examples.
 ///
 /// Ranks    collective over the ranks of "batch", which all return the same text.
 NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,

@@ -187,7 +187,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
     update(weight);
     result.gradient_norm = gradient_norm();
     seconds.update += phase.take();
-    if (!publish()) result.not_finite = "gradient";
+    if (!publish()) result.not_finite = "gradient or its update";
     const double publishing = phase.take();
     seconds.publish += publishing;
     seconds.reduce += publishing;

@@ -25,8 +25,8 @@ class Sentinel;
 struct StepResult {
   nn::Tally tally;         ///< loss and correct predictions of the global batch, before the update
   std::uint64_t stop = 0;  ///< the greatest request of any rank to stop after this step; 0: none
-  /// "loss" or "gradient" if that is not finite on some rank (a gradient: if it or its square is
-  /// not); null otherwise.
+  /// "loss", "gradient" or "gradient or its update" if that is not finite on some rank (a gradient:
+  /// if it or its square is not); null otherwise.
   const char* not_finite = nullptr;
   /// Weights and optimizer state are those from before the step, on every rank.
   bool skipped = false;
