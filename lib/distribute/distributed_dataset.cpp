@@ -274,6 +274,7 @@ struct DistributedBatches::State {
   std::size_t prefetch = 0;
   StepRule rule = {};
   std::optional<data::Plan> plan = std::nullopt;  ///< to train by
+  bool is_endless = false;                        ///< its steps are
   WhyNoPlan why_no_plan = {};
   data::PolicyChoice choice = {};
 
@@ -383,6 +384,7 @@ const data::Plan& DistributedBatches::plan() const {
 }
 
 bool DistributedBatches::has_plan() const noexcept { return state_->plan.has_value(); }
+bool DistributedBatches::is_endless() const noexcept { return state_->is_endless; }
 comm::Communicator& DistributedBatches::communicator() const noexcept { return *state_->comm; }
 data::ShardPolicy DistributedBatches::policy() const noexcept { return state_->choice.policy; }
 const std::string& DistributedBatches::reason() const noexcept { return state_->choice.reason; }
@@ -405,6 +407,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute(comm::Communicator
                .in_plan = share.training_plan ? share.training_plan->steps() : 0,
                .some_empty = share.some_empty()},
       .plan = share.training_plan,
+      .is_endless = share.endless_batches,
       .why_no_plan = share.why_no_plan,
       .choice = share.choice});
 }

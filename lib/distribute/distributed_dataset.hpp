@@ -197,6 +197,9 @@ class DistributedBatches {
   const data::Plan& plan() const;
   bool has_plan() const noexcept;
 
+  /// True if it has a plan, and batches without end. Local.
+  bool is_endless() const noexcept;
+
   /// The ranks of the Strategy. Local.
   comm::Communicator& communicator() const noexcept;
 

@@ -329,6 +329,9 @@ void require_records(const data::Source& source, const std::string& function) {
 
 template <class Record>
 Dataset<Record> records_of(std::shared_ptr<data::Source> source, const std::string& function) {
+  if (source == nullptr) {
+    throw ConfigError(function + ": there is no data set", "give DataSetOptions::test_split");
+  }
   require_records<Record>(*source, function);
   const auto shared = std::make_shared<SharedSource>();
   shared->source = std::move(source);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 
@@ -369,6 +370,28 @@ Fields Embedding::fields() const {
           {"width", std::uint64_t{width}}};
 }
 
+namespace {
+
+/// Throws ConfigError for what no checkpoint could hold.
+void require_text(const std::string& text, const std::string& what) {
+  if (is_utf8(text)) return;
+  throw ConfigError(what + " is not UTF-8: " + in_quotes(text), "write it in UTF-8");
+}
+
+void require_savable(const std::string& key, const FieldValue& value) {
+  const std::string what = "'" + key + "' of LayerKind::fields()";
+  if (const auto* const number = std::get_if<double>(&value)) {
+    if (std::isfinite(*number)) return;
+    throw ConfigError(what + " is not finite", "give a finite number");
+  }
+  if (const auto* const text = std::get_if<std::string>(&value)) require_text(*text, what);
+  if (const auto* const texts = std::get_if<std::vector<std::string>>(&value)) {
+    for (const std::string& text : *texts) require_text(text, what);
+  }
+}
+
+}  // namespace
+
 FeatureShape Custom::output_of(const FeatureShape& input) const {
   const std::string name = kind->name();
   if (name.empty()) {
@@ -379,10 +402,14 @@ FeatureShape Custom::output_of(const FeatureShape& input) const {
     throw ConfigError("a built-in layer is of kind '" + name + "'",
                       "give LayerKind::name() another name");
   }
+  require_text(name, "LayerKind::name()");
   for (const auto& [key, value] : kind->fields()) {
-    if (key != "name" && key != "from" && key != "freeze") continue;
-    throw ConfigError("LayerKind '" + name + "' has the key '" + key + "', which is LayerSpec's",
-                      "give LayerKind::fields() another key");
+    if (key == "kind" || key == "name" || key == "from" || key == "freeze") {
+      throw ConfigError("LayerKind '" + name + "' has the key '" + key + "', which is LayerSpec's",
+                        "give LayerKind::fields() another key");
+    }
+    require_text(key, "a key of LayerKind::fields()");
+    require_savable(key, value);
   }
   const FeatureShape output = limited(kind->output_of(input));
   if (output.size() == 0) {

@@ -377,6 +377,9 @@ std::optional<LossFormula<float>> formula_of(const Loss<float>& loss) {
 
 template <class Real>
 void require_own_name(const Loss<Real>& loss) {
+  if (!is_utf8(loss.name())) {
+    throw ConfigError("Loss::name() is not UTF-8: " + in_quotes(loss.name()), "write it in UTF-8");
+  }
   const auto* const built_in = built_in_loss<Real>(loss.name());
   if (built_in == nullptr || typeid(*built_in) == typeid(loss)) return;
   throw ConfigError(std::string("a built-in loss is named '") + loss.name() + "', too",

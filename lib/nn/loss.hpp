@@ -264,7 +264,7 @@ class BinaryCrossEntropy final : public Loss<Real> {
 template <class Real>
 const Loss<Real>* built_in_loss(std::string_view name);
 
-/// Throws ConfigError for a custom loss with the name of a built-in one.
+/// Throws ConfigError for a custom loss with the name of a built-in one, or one not in UTF-8.
 template <class Real>
 void require_own_name(const Loss<Real>& loss);
 

@@ -29,6 +29,9 @@ void require_names(const CustomSizes& sizes) {
     const std::string number = std::to_string(i + 1);
     const char* const remedy = "give each of CustomSizes::weights a name of its own";
     if (name.empty()) throw ConfigError("its weights " + number + " have no name", remedy);
+    if (!is_utf8(name)) {
+      throw ConfigError("the name of its weights " + number + " is not UTF-8", remedy);
+    }
     for (std::size_t j = 0; j < i; ++j) {
       if (sizes.weights[j].name != name) continue;
       throw ConfigError("its weights " + std::to_string(j + 1) + " and " + number +

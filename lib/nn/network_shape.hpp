@@ -50,8 +50,8 @@ class LayerKind {
   /// The layer's "kind" in checkpoints. NetworkShape rejects the names of built-in layers.
   virtual std::string name() const = 0;
 
-  /// Its other keys and values, from which LayerKinds::Read restores it. "name", "from" and
-  /// "freeze" are keys of LayerSpec.
+  /// Its other keys and values, from which LayerKinds::Read restores it: finite numbers, and texts
+  /// in UTF-8. "kind", "name", "from" and "freeze" are keys of LayerSpec.
   virtual Fields fields() const { return {}; }
 
   /// Its description in the banner: "scale 3".

@@ -459,7 +459,40 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
   return saved;
 }
 
+namespace {
+
+/// " has KEY = VALUE" of the first key and value that `other` has not; frozen or not is all one.
+std::string difference(const nn::LayerSpec& layer, const nn::LayerSpec& other) {
+  const auto fields = nn::fields_of(other);
+  for (const auto& field : nn::fields_of(layer)) {
+    if (field.first == "freeze") continue;
+    if (std::find(fields.begin(), fields.end(), field) != fields.end()) continue;
+    return " has " + field.first + " = " + nn::literal_of(field.second);
+  }
+  return "";
+}
+
+/// Throws DataError unless the layers of a network have the functions of those of a checkpoint.
+void require_same_layers(const SavedNetwork& saved, const nn::NetworkShape& shape) {
+  const auto place = place_of(saved.folder / "network.json");
+  const auto& layers = shape.layers;
+  const auto& in_file = saved.shape.layers;
+  if (in_file.size() != layers.size() || !(saved.shape.input == shape.input)) {
+    fail(place, "is of " + saved.shape.text() + ", not of " + shape.text());
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::string in_file_alone = difference(in_file[i], layers[i]);
+    const std::string here_alone = difference(layers[i], in_file[i]);
+    if (in_file_alone.empty() && here_alone.empty()) continue;
+    fail(place, saved.shape.layer_text(i) + in_file_alone + "; of the network to read into, " +
+                    shape.layer_text(i) + here_alone);
+  }
+}
+
+}  // namespace
+
 void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
+  require_same_layers(saved, network.shape());
   auto& block = network.parameters();
   const auto& tensors = block.tensors();
   const SafetensorsReader model(saved.folder / "model.safetensors", tensors_of(tensors), remedy);

@@ -165,6 +165,12 @@ class EvaluationSums {
         values_(plan.largest_gathered(), has_values() ? 2 * outputs_ : 0, comm),
         scores_(plan.largest_gathered(), scores_set() ? outputs_ + target_width() : 0, comm) {
     for (const Metric& metric : metrics) {
+      const auto& kinds = metric.targets;
+      if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), loss.target()) == kinds.end()) {
+        throw ConfigError("metric " + in_quotes(metric.name) +
+                              " is not for the targets of the loss " + loss.name(),
+                          "leave it out");
+      }
       if (!metric.of_example != !metric.of_set) continue;
       throw ConfigError("metric " + in_quotes(metric.name) + " has " +
                             (metric.of_set ? "both functions" : "no function"),

@@ -110,13 +110,15 @@ struct Metric {
   Figure<std::span<const float>, const nn::Targets&> of_example = {};
   /// A figure of the whole set, which every rank holds: 4 bytes for each record and output.
   Figure<const ScoredSet&> of_set = {};
+  /// The kinds of targets that it is for; empty: all. evaluate() refuses others.
+  std::vector<nn::TargetKind> targets = {};
 };
 
 /// Names and figures of metrics.
 using NamedFigures = std::vector<std::pair<std::string, double>>;
 
 /// The share of the examples whose label is among the `k` greatest outputs; of equal ones the first
-/// are greater. Name: "top-5".
+/// are greater. Name: "top-5". Throws ConfigError for a `k` of 0.
 Metric top_k(std::size_t k);
 
 /// The area under the receiver operating characteristic curve: the share of the pairs of a record
@@ -226,7 +228,8 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 /// `groups.batch`.
 /// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), or if
 ///          there are none or their weights sum to zero (65); ConfigError or DataError for targets
-///          that do not fit the loss; and the errors of reading and communication.
+///          that do not fit the loss, or for a metric that is not for them; and the errors of
+///          reading and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics = {});

@@ -41,6 +41,7 @@ std::optional<double> ClassCounts::precision() const { return share(correct, pre
 std::optional<double> ClassCounts::f1() const { return share(2 * correct, examples + predicted); }
 
 Metric top_k(std::size_t k) {
+  if (k == 0) throw ConfigError("metric top-0", "use a K of at least 1");
   const auto of_example = [k](std::span<const float> outputs, const nn::Targets& target) {
     const auto label = static_cast<std::size_t>(target.labels[0]);
     std::size_t before = 0;  // outputs that are greater than the label's
@@ -50,7 +51,9 @@ Metric top_k(std::size_t k) {
     }
     return before < k ? 1.0 : 0.0;
   };
-  return {.name = "top-" + std::to_string(k), .of_example = of_example};
+  return {.name = "top-" + std::to_string(k),
+          .of_example = of_example,
+          .targets = {nn::TargetKind::label}};
 }
 
 namespace {
@@ -104,7 +107,11 @@ double mean_area(const ScoredSet& set) {
 
 }  // namespace
 
-Metric area_under_curve() { return {.name = "auc", .of_set = mean_area}; }
+Metric area_under_curve() {
+  return {.name = "auc",
+          .of_set = mean_area,
+          .targets = {nn::TargetKind::label, nn::TargetKind::flags}};
+}
 
 Metric metric_named(std::string_view name, nn::TargetKind kind, std::size_t outputs) {
   const auto refuse = [&](const std::string& problem, const std::string& remedy) {

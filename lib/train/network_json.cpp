@@ -342,7 +342,20 @@ std::string network_json(const nn::NetworkShape& shape, const std::string& loss,
   json["step"] = info.step;
   json["examples"] = info.examples;
   json["weights_hash"] = to_hex(weights_hash);
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void require_describes(const CheckpointInfo& info, const nn::NetworkShape& shape) {
+  const JsonPlace place = {.path = "CheckpointInfo",
+                           .remedy = "describe the data that the network was trained on"};
+  try {
+    const auto json = ordered_json::parse(network_json(shape, nn::default_loss, info, 0));
+    divisor_in(json, place);
+    table_in(json, shape, place);
+    pictures_in(json, shape, place);
+  } catch (const DataError& error) {
+    throw ConfigError(error.problem(), error.remedy());
+  }
 }
 
 SavedNetwork network_in(const ordered_json& json, const JsonPlace& place,

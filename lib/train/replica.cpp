@@ -122,6 +122,8 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
 Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options)
     : Replica(saved.shape, groups, options,
               [&](nn::Network<float>& network) { read_weights(saved, network); }) {
+  steps_ = saved.info.step;
+  examples_ = saved.info.examples;
   if (options.loss != nullptr) return;
   if (const auto* loss = nn::built_in_loss<float>(saved.loss)) {
     network_->set_loss(*loss);
@@ -131,6 +133,12 @@ Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaO
 }
 
 Replica::~Replica() = default;
+
+void Replica::require_end(bool is_endless) {
+  if (!is_endless) return;
+  throw comm::AgreedError(ExitCode::usage, "evaluate: the data set has no end",
+                          "leave repeat() out, or use take(n) after it");
+}
 
 void Replica::require_loss(const char* use) const {
   if (unknown_loss_.empty()) return;

@@ -74,6 +74,7 @@ concept TrainingBatch = requires {
 template <class T>
 concept BatchesWithPlan = requires(const T& batches) {
   { batches.plan() } -> std::same_as<const data::Plan&>;
+  { batches.is_endless() } -> std::same_as<bool>;
   { batches.communicator() } -> std::same_as<comm::Communicator&>;
 };
 
@@ -232,10 +233,12 @@ class Replica {
   /// batches: at most evaluation_batch examples each, or as many as the replica trains on. Whether
   /// every example is counted once follows from the data set's policy.
   ///
-  /// Errors   also throws comm::AgreedError (2) for a data set without a plan, or larger batches.
+  /// Errors   also throws comm::AgreedError (2) for a data set without a plan or without end, or
+  ///          larger batches.
   /// Ranks    collective.
   template <BatchesWithPlan Batches>
   Evaluation evaluate(Batches& batches, const std::vector<Metric>& metrics = {}) {
+    require_end(batches.is_endless());
     auto iterator = batches.make_iterator();
     std::optional<typename Batches::Element> batch;
     static_assert(TrainingBatch<typename Batches::Element>,
@@ -316,11 +319,12 @@ class Replica {
   void take(Snapshot* snapshot);
 
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
-  /// network of this shape, trained on any number of ranks. Every rank reads its part.
+  /// network of this shape, trained on any number of ranks. Every rank reads its part. Momentum of
+  /// sgd that the checkpoint has not begins at zero; what this optimizer does not keep is left.
   ///
-  /// Errors   throws comm::AgreedError (65) if a rank cannot read it, or for one of a format from
-  ///          which this training does not continue (checkpoint.hpp); (2) for one of another
-  ///          optimizer.
+  /// Errors   throws comm::AgreedError (65) if a rank cannot read it, for one of another network,
+  ///          or of a format from which this training does not continue (checkpoint.hpp); (2) for
+  ///          one of another optimizer. The replica's state is then unspecified.
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 
@@ -357,7 +361,7 @@ class Replica {
   /// with read_description() and read_weights(saved, network()).
   ///
   /// Errors   throws comm::AgreedError (74) if rank 0 cannot write, or if a checkpoint of this step
-  ///          exists.
+  ///          exists; (2) if `about` does not fit the network, or has a divisor that is none.
   /// Ranks    collective; rank 0 writes.
   std::string save(const std::string& folder);
   std::string save(const std::string& folder, CheckpointInfo about);
@@ -374,6 +378,7 @@ class Replica {
     comm::together(batches.communicator(), [&] { plan = &batches.plan(); });
     return *plan;
   }
+  static void require_end(bool is_endless);
   static const data::Plan& no_plan();  // of calls that do not compile
   static const Groups& no_ranks();
   static std::uint64_t step_of(std::optional<std::uint64_t> step);

@@ -10,6 +10,7 @@
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
+#include "lockstep/train/network_json.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/replica_parts.hpp"
 #include "lockstep/train/shared_snapshot.hpp"
@@ -270,6 +271,7 @@ std::string Replica::save(const std::string& folder, CheckpointInfo about,
                           const TrainingPosition& position) {
   about.step = steps_;
   about.examples = examples_;
+  comm::together(groups_.all, [&] { require_describes(about, shape()); });
   const auto snapshot = make_snapshot();
   take(snapshot.get());
   comm::together(groups_.all, [&] {

@@ -52,6 +52,7 @@ TEST_CASE("elements come in order, from anywhere", "[distribute]") {
   CHECK(all_of(from_elements<std::string>({"a", "b"})) == std::vector<std::string>{"a", "b"});
   CHECK(all_of(counting_from(3, 2), 7) == Numbers{3, 4});
   CHECK_FALSE(counting_from(3, 2).size());
+  CHECK_THROWS_WITH(from_source(nullptr), Catch::Contains("no data set"));
   const auto toy = all_of(from_source(std::make_shared<ToySource>(5, 3, 2)));
   CHECK(toy.size() == 5);
   CHECK(toy[4].first.shape() == Shape{3});

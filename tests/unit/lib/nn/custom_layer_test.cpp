@@ -156,8 +156,10 @@ class Wrong final : public LayerKind {
   bool said_sums = false;
   std::size_t made_width = 4;
   bool makes = true;
+  Fields keys;
 
   std::string name() const override { return called; }
+  Fields fields() const override { return keys; }
   FeatureShape output_of(const FeatureShape& input) const override { return input; }
   double weights(const FeatureShape&) const override { return said_weights; }
   bool sums_over_batch() const override { return said_sums; }
@@ -217,6 +219,14 @@ TEST_CASE("a layer that is not what its kind says is refused", "[nn][custom]") {
     wrong->called = "dropout";
     CHECK_THAT(said_of(wrong), Contains("built-in") && Contains("LayerKind::name()"));
   }
+  SECTION("keys that no checkpoint could hold") {
+    wrong->keys = {{"kind", std::string("another")}};
+    CHECK_THAT(said_of(wrong), Contains("the key 'kind'"));
+    wrong->keys = {{"rate", std::numeric_limits<double>::quiet_NaN()}};
+    CHECK_THAT(said_of(wrong), Contains("'rate' of LayerKind::fields() is not finite"));
+    wrong->keys = {{"label", std::string("caf\xe9")}};
+    CHECK_THAT(said_of(wrong), Contains("'label' of LayerKind::fields() is not UTF-8"));
+  }
   SECTION("tensors without the products' padding") {
     const auto products = make_strict_products(Simd::automatic);
     std::vector<NumberedLayer<float>> layers;
@@ -261,6 +271,8 @@ TEST_CASE("a layer whose checkpoint could not be read is refused with its number
              Contains("layer 2 (sized): its weights 1 have no name\n  remedy: "));
   CHECK_THAT(refusal({"sized", {}}),
              Contains("layer 2 (sized): its output has 0 values\n  remedy: "));
+  CHECK_THAT(refusal({"sized", {flat(3), {{"\xe9", 1}}}}), Contains("weights 1 is not UTF-8"));
+  CHECK_THAT(refusal({"caf\xe9", {flat(3)}}), Contains("LayerKind::name() is not UTF-8"));
   CHECK_THAT(refusal({"", {flat(3)}}),
              Contains("layer 2 (): a custom layer without a name\n  remedy: "));
 }

@@ -205,7 +205,9 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
     double error = 0;  // the first metric, by hand
     std::uint64_t examples = 0;
     std::size_t values = 0;
-    bool refuses_large = false;  // batches
+    bool refuses_large = false;    // batches
+    bool refuses_endless = false;  // data
+    bool refuses_top_k = false;    // of values
     bool operator==(const Fit&) const = default;
   };
   const NormalLikelihood loss;
@@ -237,18 +239,30 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
       auto large = strategy.distribute_dataset(from_elements(points).repeat(1000).batch(5000),
                                                {.policy = data::ShardPolicy::off});
       const bool refuses_large = !refusal_of([&] { replica.evaluate(large); }).empty();
+      auto endless = strategy.distribute_dataset(from_elements(points).repeat().batch(20));
+      const bool refuses_endless = !refusal_of([&] { replica.evaluate(endless); }).empty();
+      bool refuses_top_k = false;
+      try {
+        replica.evaluate(in_order, {train::top_k(1)});
+      } catch (const ConfigError&) {
+        refuses_top_k = true;
+      }
       return Fit{.hash = replica.weights_hash(),
                  .loss = result.loss(),
                  .metrics = result.metrics,
                  .error = sum / 50,
                  .examples = result.examples,
                  .values = result.values.size(),
-                 .refuses_large = refuses_large};
+                 .refuses_large = refuses_large,
+                 .refuses_endless = refuses_endless,
+                 .refuses_top_k = refuses_top_k};
     });
     CHECK(found.examples == 50);
     CHECK(found.values == 0);  // no R2 of one value for two outputs
     CHECK(found.metrics.at(0) == Approx(found.error).epsilon(1e-12));
     CHECK(found.refuses_large);
+    CHECK(found.refuses_endless);
+    CHECK(found.refuses_top_k);
     return found;
   };
   const Fit one = fit(1);
@@ -549,6 +563,12 @@ TEST_CASE("a replica saves all of its network, under a mesh too", "[train][check
           return "saved twice";
         } catch (const comm::AgreedError& error) {
           if (error.code() != ExitCode::output) return error.what();
+        }
+        try {
+          replica.save(folder.path() / "other", {.divide_by = 0});  // nothing could read it
+          return "saved with a divisor of 0";
+        } catch (const comm::AgreedError& error) {
+          if (error.code() != ExitCode::usage) return error.what();
         }
         if (model == 1) return "";
         try {

@@ -106,6 +106,31 @@ TEST_CASE("a replica that only evaluates does not train", "[saved]") {
   CHECK_THROWS_WITH(replica.make_shared_snapshot(), says);
   CHECK_THROWS_WITH(replica.skipped_steps(), says);
   CHECK_THROWS_WITH(replica.reduction(), says);
+  const TemporaryFolder copies;  // of the step that was trained
+  const auto copy = read_description(replica.save(copies.path()));
+  CHECK(copy.folder.filename() == "step-00000007");
+  CHECK(copy.info.step == 7);
+  CHECK(copy.info.examples == 11);
+}
+
+TEST_CASE("weights of layers with other functions are refused", "[saved]") {
+  const Saved saved;
+  const auto products = make_strict_products(Simd::automatic);
+  const auto problem = [&](const nn::LayerFunction& first) {
+    const nn::NetworkShape shape(nn::flat(5), {first}, 2);
+    nn::Network<float> network(shape, 1, *products);
+    try {
+      read_weights(read_description(saved.path), network);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(problem(nn::Dense{3}).empty());
+  CHECK_THAT(problem(nn::Dense{3, Activation::identity}),
+             Catch::Contains("network.json: layer 1 (dense 3") &&
+                 Catch::Contains("has activation = \"relu\"; of") &&
+                 Catch::Contains("has activation = \"identity\"") && Catch::Contains("remedy:"));
 }
 
 TEST_CASE("tensors may stand in any order, with other metadata", "[saved]") {
