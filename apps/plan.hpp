@@ -14,7 +14,7 @@ namespace lockstep::apps {
 // `plan --network`: the layers of a network with their sizes.
 
 /// Prints the layers of the network that `lockstep train` trains with these settings: output shape,
-/// parameters, FLOPs of an example and memory of a rank, and their totals; with `json` as one line.
+/// parameters, FLOPs of an example and memory of rank 0, and their totals; with `json` as one line.
 ///
 /// Errors   throws ConfigError and DataError as training does: data, network or plan that cannot
 ///          be.

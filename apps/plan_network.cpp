@@ -32,6 +32,7 @@ struct Row {
 struct NetworkTable {
   std::vector<Row> rows;
   Row total;
+  double snapshots = 0;  ///< bytes on rank 0
   std::uint64_t ranks = 1;
 };
 
@@ -44,8 +45,10 @@ NetworkTable table_of(const RunConfig& config) {
   const auto mesh = mesh_of(config, config.ranks);
   const TrainingPlan chosen =
       training_plan(config, train.records(), train.file_records(), mesh.batch);
-  const auto buffers =
-      train::training_buffers(shape, chosen.plan, replica_options(config, /*threads=*/1));
+  train::ReplicaOptions options = replica_options(config, /*threads=*/1);
+  options.optimizer = optimizer_options(config, chosen.plan);
+  const auto buffers = train::training_buffers(shape, chosen.plan, options);
+  const auto snapshots = train::snapshot_blocks(options);
   NetworkTable table;
   table.ranks = config.ranks;
   const auto sizes = shape.sizes();
@@ -60,7 +63,8 @@ NetworkTable table_of(const RunConfig& config) {
     table.total.trained += table.rows.back().trained;
     table.total.flops += table.rows.back().flops;
   }
-  table.total.bytes = buffers.bytes(shape, mesh.model);
+  table.snapshots = sizeof(float) * (snapshots.on_rank_0 + snapshots.on_a_host) * shape.weights();
+  table.total.bytes = buffers.bytes(shape, mesh.model) + table.snapshots;
   table.total.output = nn::text_of(shape.input);
   return table;
 }
@@ -93,6 +97,7 @@ nlohmann::ordered_json json_of(const NetworkTable& table) {
     json["layers"].push_back(std::move(layer));
   }
   json.update(json_of(table.total));
+  json["snapshot_bytes"] = static_cast<std::uint64_t>(table.snapshots);
   return json;
 }
 
@@ -116,6 +121,7 @@ void print_network(const RunConfig& config, bool json) {
     if (row.frozen) label += " frozen";
     lines.push_back(cells_of(label, row));
   }
+  lines.push_back({"   snapshots", "", "", "", bytes_text(table.snapshots)});
   Row total = table.total;
   total.output.clear();
   lines.push_back(cells_of("total", total));
@@ -123,7 +129,9 @@ void print_network(const RunConfig& config, bool json) {
   fmt::print(
       "\nTrainable parameters: {}; others, of frozen layers and running statistics: {}.\n"
       "FLOPs: forward, of an example; 2 for each multiply-add of dense layers and convolutions.\n"
-      "Memory: of one of {}; the total has the features that are read ahead, too.\n",
+      "Memory: of rank 0 of {}; the total has the features that are read ahead, too. Snapshots of\n"
+      "weights and optimizer state are on rank 0, for checkpoints, and with --survive on each "
+      "host.\n",
       count_text(total.trained), count_text(total.parameters - total.trained),
       counted(table.ranks, "rank"));
 }

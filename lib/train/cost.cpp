@@ -9,6 +9,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/evaluation.hpp"
 #include "lockstep/train/micro_batches.hpp"
+#include "lockstep/train/shared_snapshot.hpp"
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
@@ -134,17 +135,24 @@ ReplicaBuffers evaluation_buffers(int ranks, const ReplicaOptions& options) {
   return buffers;
 }
 
-void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers, double on_rank_0,
-                    double on_a_host, const Groups& groups) {
+SnapshotBlocks snapshot_blocks(const ReplicaOptions& options) {
+  const auto moments = static_cast<double>(optim::moment_names(options.optimizer).size());
+  return {.on_rank_0 = 1 + moments,
+          .on_a_host = options.keeps_snapshots ? double{SharedSnapshot::blocks_a_host} : 0};
+}
+
+void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers,
+                    const SnapshotBlocks& snapshots, const Groups& groups) {
   const comm::Place& place = groups.all.place();
-  const double copies = on_a_host + (place.node == 0 ? on_rank_0 : 0);
+  const double blocks = snapshots.on_a_host + (place.node == 0 ? snapshots.on_rank_0 : 0);
   const double needed = buffers.bytes(shape, groups.model_ranks()) * place.local_ranks +
-                        sizeof(float) * copies * shape.weights();
+                        sizeof(float) * blocks * shape.weights();
   const auto there = static_cast<double>(memory_limit_bytes());
   if (needed <= there) return;
-  throw ConfigError("layers: " + std::to_string(place.local_ranks) + " replica(s) on " +
-                        place.host + " need " + bytes_text(needed) + " of memory; there are " +
-                        bytes_text(there),
+  const auto ranks = static_cast<std::uint64_t>(place.local_ranks);
+  throw ConfigError("layers: " + counted(ranks, "rank") + " on " + place.host +
+                        (ranks == 1 ? " needs " : " need ") + bytes_text(needed) +
+                        " of memory; there are " + bytes_text(there),
                     less_memory);
 }
 

@@ -43,11 +43,19 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
 /// The buffers for evaluation alone, on `ranks` ranks of "batch". Local.
 ReplicaBuffers evaluation_buffers(int ranks, const ReplicaOptions& options);
 
-/// Throws ConfigError unless this machine has memory for its ranks' replicas, and as
-/// shardings_of(). `on_rank_0` and `on_a_host` are copies of all weights, on rank 0 and on each
-/// host. Local.
-void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers, double on_rank_0,
-                    double on_a_host, const Groups& groups);
+/// Blocks as long as all weights, that snapshots of the training state take beside the replicas.
+struct SnapshotBlocks {
+  double on_rank_0 = 0;  ///< of the next checkpoint
+  double on_a_host = 0;  ///< with ReplicaOptions::keeps_snapshots, on each host
+};
+
+/// The blocks for training; evaluation has none. Local.
+SnapshotBlocks snapshot_blocks(const ReplicaOptions& options);
+
+/// Throws ConfigError unless this machine has memory for its ranks' replicas and its snapshots, and
+/// as shardings_of(). Local.
+void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers,
+                    const SnapshotBlocks& snapshots, const Groups& groups);
 
 /// The remedy of errors about memory.
 inline constexpr const char* less_memory =

@@ -48,11 +48,6 @@ void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
                     "give PlanOptions::ranks the size of the communicator, or of \"batch\"");
 }
 
-/// Of weights and moments, in make_snapshot().
-double snapshot_blocks(const optim::OptimizerOptions& options) {
-  return 1 + static_cast<double>(optim::moment_names(options).size());
-}
-
 }  // namespace
 
 int own_cores(const comm::Communicator& comm) {
@@ -83,8 +78,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     const ReplicaBuffers buffers = training_buffers(shape, plan, options);
     exchange = buffers.exchange;
     rows_ = buffers.rows;
-    require_memory(shape, buffers, snapshot_blocks(options.optimizer),
-                   options.keeps_snapshots ? double{SharedSnapshot::blocks_a_host} : 0, groups_);
+    require_memory(shape, buffers, snapshot_blocks(options), groups_);
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
   });
@@ -112,7 +106,7 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
     require_consistent(options, groups_);
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
     rows_ = buffers.rows;
-    require_memory(shape, buffers, 0, 0, groups_);
+    require_memory(shape, buffers, {}, groups_);
     make_network(shape, options);
     load(*network_);
   });

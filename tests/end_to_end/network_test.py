@@ -1,6 +1,7 @@
 """Networks with shortcuts: one hash for any ranks and meshes and through a resume; their sizes; what is refused."""
 
 import json
+import re
 import shutil
 import unittest
 
@@ -148,8 +149,32 @@ class Networks(command.CommandTest):
         result = self.succeed("plan --network", config)
         self.assert_says(result.out, ["add 'stage1' of residual1, stem", "16x16x16", "total", "FLOPs", "memory"], result)
         chain = self.succeed("plan --network --data synthetic --layers 20")
-        self.assert_says(chain.out, ["dense 20", "15,700", "31,360", "of one of 1 rank"], chain)
+        self.assert_says(chain.out, ["dense 20", "15,700", "31,360", "of rank 0 of 1 rank"], chain)
         self.assert_refused(run("plan --network --range 10"), 2, ["--range", "--network"])
+
+    def test_the_memory_is_what_training_needs(self):
+        """Of a rank: the optimizer's moments, and the snapshots of weights and moments."""
+        def planned(*flags):
+            return json.loads(self.succeed("plan --network --json", *flags).out)
+
+        adam, weights = planned(), 4 * 905010
+        for flags, moments in (("--optimizer sgd", 0), ("--optimizer sgd --momentum 0.9", 1)):
+            with self.subTest(flags):
+                found = planned(flags)
+                self.assertEqual(found["snapshot_bytes"], (1 + moments) * weights)
+                self.assertEqual(found["bytes"], adam["bytes"] - 2 * (2 - moments) * weights)
+        run_file = self.folder / "sgd.toml"
+        run_file.write_text('optimizer = "sgd"\n')
+        self.assertEqual(planned(run_file), planned("--optimizer sgd"))
+        self.assertEqual(planned("--survive")["snapshot_bytes"], (3 + 6) * weights)
+        for flags in ("", "--optimizer sgd"):
+            with self.subTest(flags):
+                large = ("--layers 200000,200000", flags)
+                refused = run("train --train-limit 100 --run-dir", self.folder / "run", *large)
+                self.assert_refused(refused, 2, ["layers: 1 rank on", "of memory"])
+                total = re.search(r"total.*  (\S+ .?B)$", self.succeed("plan --network", *large).out, re.M)[1]
+                self.assert_says(refused.err, f"needs {total} of memory", refused)
+        self.assert_refused(run("plan --network --momentum 0.9"), 2, ["--momentum", "--optimizer adam"])
 
     def test_objects_in_colour(self):
         """One hash for any ranks, and from files; evaluation has the run's loss."""

@@ -107,6 +107,7 @@ class Plan(command.CommandTest):
         self.refuse_plan("more than one of", "--range 9 --data synthetic")
         self.refuse_plan("did you mean '--batch-size'", "--range 9 --batch-sizes 3")
         self.refuse_plan("--layers without --network", "--range 9 --layers 3")
+        self.refuse_plan("--optimizer without --network", "--range 9 --optimizer sgd")
         self.refuse_plan("did you mean 'file'", "--range 9 --shard-policy fil")
         self.refuse_plan(["--ids", "--train-limit"], "--range 1000001 --json --ids")
         self.refuse_plan("--json", "--range 9 --ids")
