@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -218,14 +218,36 @@ void Recording::write_to(const std::filesystem::path& run, const comm::Communica
   watchdog_->read_recorders_in(folder);
 }
 
+namespace {
+
+/// The end of the Slurm job in seconds since this process began; nullopt: there is none, or it is
+/// ignored, with a warning.
+std::optional<double> slurm_job_end() {
+  const char* const end = std::getenv("SLURM_JOB_END_TIME");
+  if (end == nullptr || *end == '\0') return std::nullopt;
+  if (const auto time = whole_number(end)) {
+    const double left = static_cast<double>(*time) - wall_clock();
+    if (const double since_start = process_age_seconds() + left; since_start > 0) {
+      return since_start;
+    }
+  }
+  launching::print_warning(fmt::format(
+      "SLURM_JOB_END_TIME={} is ignored: it is not a time after the start of this process, in "
+      "seconds since 1970; unset it, or start the run in a job that has not ended",
+      in_quotes(end)));
+  return std::nullopt;
+}
+
+}  // namespace
+
 StopClock::StopClock(const StopRequests& requests, const RunConfig& config, double weights,
                      bool is_rank_0)
     : requests_(requests) {
   if (!is_rank_0) return;
   if (config.max_time) deadline_ = static_cast<double>(*config.max_time);
-  if (const char* const end = std::getenv("SLURM_JOB_END_TIME")) {
-    const double left = std::strtod(end, nullptr) - static_cast<double>(std::time(nullptr));
-    deadline_ = std::min(deadline_, process_age_seconds() + left);
+  if (const auto end = slurm_job_end(); end && *end < deadline_) {
+    deadline_ = *end;
+    reason_ = job_ends;
   }
   constexpr double seconds_a_byte = 1 / 50e6;  // of a slow disk
   reserve_ = 1 + 3 * sizeof(float) * weights * seconds_a_byte;
@@ -238,7 +260,7 @@ std::uint64_t StopClock::operator()() {
   if (!std::isfinite(deadline_)) return 0;
   longest_ =
       std::max(longest_, since_last_.take());  // with evaluation and waits, if there were any
-  return process_age_seconds() + 2 * longest_ + reserve_ < deadline_ ? 0 : out_of_time;
+  return process_age_seconds() + 2 * longest_ + reserve_ < deadline_ ? 0 : reason_;
 }
 
 namespace {
@@ -270,8 +292,9 @@ void end_stopped(const train::RunReport& report, const std::string& run, const R
   const auto checkpoint =
       std::filesystem::path(run) / "checkpoints" / train::checkpoint_name(report.steps);
   const std::string why =
-      report.stop == StopClock::out_of_time
-          ? "stopped before the time limit"
+      report.stop == StopClock::out_of_time ? "stopped before the time limit, `max_time`,"
+      : report.stop == StopClock::job_ends
+          ? "stopped before the job's time limit, SLURM_JOB_END_TIME,"
           : fmt::format("stopped by SIG{}", ::sigabbrev_np(static_cast<int>(report.stop)));
   throw comm::AgreedError(ExitCode::stopped,
                           fmt::format("{} after {}; saved in {}; continue with `{}`", why,

@@ -109,17 +109,20 @@ class RecordedIn {
 /// before the time is over.
 class StopClock {
  public:
-  /// `weights`: those of the network, which take time to save.
+  /// `weights`: those of the network, which take time to save. Rank 0 warns of a
+  /// SLURM_JOB_END_TIME that it ignores: no number, or a time before this process began.
   StopClock(const StopRequests& requests, const RunConfig& config, double weights, bool is_rank_0);
 
-  static constexpr std::uint64_t out_of_time = 1000;
+  static constexpr std::uint64_t out_of_time = 1000;  ///< by max_time
+  static constexpr std::uint64_t job_ends = 1001;     ///< by SLURM_JOB_END_TIME
 
-  /// A signal's number, out_of_time, or 0.
+  /// A signal's number, out_of_time, job_ends, or 0.
   std::uint64_t operator()();
 
  private:
   const StopRequests& requests_;
   double deadline_ = std::numeric_limits<double>::infinity();  // seconds since the process began
+  std::uint64_t reason_ = out_of_time;                         // of the deadline
   double reserve_ = 0;
   double longest_ = 0;
   train::Lap since_last_;

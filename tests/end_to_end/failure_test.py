@@ -201,8 +201,18 @@ class Interrupted(command.CommandTest):
             result = command.run("train --resume", self.made.folder, "--progress off", limit, env=env)
             self.assert_ends(result, 75)
             self.assertGreater(len(self.made.metrics), steps, str(result))
-            self.assert_says(result.err, "stopped before the time limit after", result)
+            source = "time limit, --max-time, after" if limit else "job's time limit, SLURM_JOB_END_TIME, after"
+            self.assert_says(result.err, f"stopped before the {source}", result)
             self.assertLess(result.seconds, seconds(5))
+
+    def test_an_end_of_a_slurm_job_that_is_no_time_is_ignored(self):
+        now = int(time.time())
+        for end, warns in (("", False), ("soon", True), ("-5", True), (now - 3600, True), (now + 3600, False)):
+            with self.subTest(end=end):
+                result = self.train("--train-limit 64 --test-limit 32 --batch-size 16 --layers 4 --epochs 1",
+                                    name=f"end-{end}", env={"SLURM_JOB_END_TIME": str(end)})
+                self.assertEqual(len(result.metrics), 4)
+                self.assertEqual("SLURM_JOB_END_TIME" in result.result.err, warns, str(result.result))
 
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
