@@ -9,8 +9,8 @@
 
 namespace lockstep::apps {
 
-/// The name that is meant by an unknown word: by what other programs call it ("lr"), else by its
-/// spelling.
+/// The name that is meant by an unknown word: by what other programs call it ("lr", "mse"), else by
+/// its spelling.
 std::optional<std::string> suggestion(std::string_view word, std::span<const std::string> names);
 
 /// A word as a shell takes it: in quotes where it needs them.

@@ -437,9 +437,10 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
   const std::uint64_t each = plan.steps();
   const auto kind = *optim::optimizer_named(config.optimizer);
   const auto schedule = *optim::schedule_named(config.schedule);
-  const bool has_decay_every = config.decay_every != RunConfig().decay_every ||
-                               schedule == optim::ScheduleKind::step ||
-                               schedule == optim::ScheduleKind::exponential;
+  const bool has_interval =
+      schedule == optim::ScheduleKind::step || schedule == optim::ScheduleKind::exponential;
+  optim::require_used("decay_every", has_interval, config.decay_every == RunConfig().decay_every,
+                      "schedule=" + config.schedule, "step or exponential");
   const bool decays = kind == optim::OptimizerKind::adamw || kind == optim::OptimizerKind::lamb;
   optim::OptimizerOptions options = {
       .kind = kind,
@@ -449,8 +450,8 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
                    .steps = train::total_steps(config.epochs, config.steps, plan),
                    .last = config.final_rate,
                    .decay = config.decay,
-                   .every = has_decay_every ? steps_in(config.decay_every, each)
-                                            : optim::Schedule().every},
+                   .every =
+                       has_interval ? steps_in(config.decay_every, each) : optim::Schedule().every},
       .beta1 = config.beta1,
       .beta2 = config.beta2,
       .epsilon = config.epsilon,

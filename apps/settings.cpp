@@ -211,17 +211,18 @@ Setting layers() {
 
 /// Seconds, or HH:MM:SS.
 std::uint64_t duration(const std::string& text) {
+  constexpr std::uint64_t max = 1'000'000'000;
   std::istringstream words(text + ':');
   std::vector<std::uint64_t> parts;
   try {
     for (std::string word; std::getline(words, word, ':');) {
-      parts.push_back(parse_count(word, 0, parts.empty() ? 1'000'000'000 : 59));
+      parts.push_back(parse_count(word, 0, parts.empty() ? max : 59));
     }
   } catch (const ConfigError&) {
     parts.clear();
   }
   if (parts.size() == 3) parts = {3600 * parts[0] + 60 * parts[1] + parts[2]};
-  if (parts.size() == 1 && parts[0] > 0) return parts[0];
+  if (parts.size() == 1 && parts[0] > 0 && parts[0] <= max) return parts[0];
   throw ConfigError("'" + text + "' is not a time from 1 to 10^9 seconds",
                     "write seconds, such as 3600, or HH:MM:SS, such as 01:00:00");
 }
@@ -277,7 +278,9 @@ std::vector<Setting> table() {
                       std::numeric_limits<std::int32_t>::max()));
   add(table, choice("task", &C::task, {"auto", "classification", "regression", "multi-label"},
                     "of a table: predict a class, numbers, or for each of several columns of 0 and "
-                    "1 whether it is 1; auto: numbers if labels have fractions"));
+                    "1 whether it is 1; auto: of several columns that, if they have 0 and 1 alone, "
+                    "else numbers; of one, numbers if labels have fractions or are more than 20 "
+                    "different whole numbers written as floats"));
   add(table, text("label-column", &C::label_column, "NAME|N,...",
                   "of a table: the column of labels, or several columns to predict; N: the N-th, "
                   "-1 for the last"));
@@ -374,18 +377,23 @@ std::vector<Setting> table() {
                         "of sgd and lars; auto: 0.9 for lars, else none"));
   add(recipe, yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"));
   add(recipe, number_or("auto", "weight-decay", &C::weight_decay,
-                        "draws weights, but for biases and gains, to 0; of sgd and adamw the share "
-                        "that a step at rate 1 takes away; auto: 0.01 for adamw and lamb, else "
-                        "none"));
+                        "draws weights, but for biases and gains, to 0: of adamw the share that a "
+                        "step at rate 1 takes away; else added, times the weights, to the gradient "
+                        "(sgd, adam, lars) or to the direction of the step (lamb); auto: 0.01 for "
+                        "adamw and lamb, else none"));
   add(recipe, number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"));
   add(recipe, number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"));
-  add(recipe, number("epsilon", &C::epsilon, "of adam, adamw and lamb: added to the root of that"));
+  add(recipe, number("epsilon", &C::epsilon,
+                     "of adam, adamw and lamb: added to the root of the mean square"));
   add(recipe, number("trust", &C::trust,
                      "of lars: the norm of a step at rate 1 as a share of the weights'"));
-  add(recipe, number_or("none", "clip-norm", &C::clip_norm,
-                        "scale the mean gradient to this norm if its own is greater"));
-  add(recipe, number_or("none", "clip-value", &C::clip_value,
-                        "cut each element of the mean gradient to this magnitude"));
+  add(recipe,
+      number_or(
+          "none", "clip-norm", &C::clip_norm,
+          "scale the mean gradient to this norm if its own is greater; not with --clip-value"));
+  add(recipe,
+      number_or("none", "clip-value", &C::clip_value,
+                "cut each element of the mean gradient to this magnitude; not with --clip-norm"));
   add(recipe,
       choice("schedule", &C::schedule, {"constant", "linear", "cosine", "step", "exponential"},
              "of the rate, after the warm-up; linear and cosine fall towards final-rate, "

@@ -77,7 +77,8 @@ struct OptimizerOptions {
   double trust = 1e-3;      ///< of lars
   /// The mean gradient of all weights is scaled to this norm if its own is greater; nullopt: not.
   std::optional<double> clip_norm = std::nullopt;
-  /// Every element of the mean gradient is cut to [-clip_value, clip_value]; nullopt: not.
+  /// Every element of the mean gradient is cut to [-clip_value, clip_value]; nullopt: not. Not
+  /// together with clip_norm.
   std::optional<double> clip_value = std::nullopt;
 
   bool operator==(const OptimizerOptions&) const = default;
@@ -185,7 +186,7 @@ class UpdatePasses;  // internal: the passes of an update
 /// Updates ranges of the parameter block, and keeps one moment or two for each weight.
 ///
 ///   g      gradient_sum * (1 / weight), times clip_norm / ||g|| where the norm over all weights
-///          is greater, then cut to [-clip_value, clip_value]
+///          is greater; or cut to [-clip_value, clip_value]
 ///   rate   learning_rate * schedule.factor(step);  t counts updates from 1
 ///   sgd    g += decay w;  b <- momentum b + g;  w -= rate b;  nesterov: w -= rate (g + momentum b)
 ///   adam   g += decay w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2

@@ -63,6 +63,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("train --max-time 0", ["'0' is not a time", "remedy: write seconds", "HH:MM:SS"]),
     ("train --max-time 1:2", ["'1:2' is not a time", "HH:MM:SS"]),
     ("train --max-time 99:99:99", ["'99:99:99' is not a time", "HH:MM:SS"]),
+    ("train --max-time 3000000:00:00", ["'3000000:00:00' is not a time", "10^9 seconds"]),
     ("train --max-time 1:2:3:", ["'1:2:3:' is not a time", "HH:MM:SS"]),
     ("train --validation 1", ["'1' is not below 1", "such as 0.2"]),
     ("train --straggler-warning 1", ["'1' is not above 1", "such as 1.5"]),

@@ -14,7 +14,10 @@ LOSSES = {  # flags and the name in network.json
     "--loss huber --huber-delta 0.25": "huber loss of values, delta 0.25",
 }
 REFUSED = {
-    "--loss mse": ["loss", "'mse' is none of auto|cross-entropy"],
+    "--loss mse": ["loss", "'mse' is none of auto|cross-entropy", "did you mean 'squared-error'?"],
+    "--loss mae": ["did you mean 'absolute-error'?"],
+    "--loss bce": ["did you mean 'binary-cross-entropy'?"],
+    "--loss categorical_crossentropy": ["did you mean 'cross-entropy'?"],
     "--loss huber": ["--loss huber", "there are classes to predict", "cross-entropy or squared-error", "--task"],
     "--huber-delta 2": ["--huber-delta", "--loss huber"],
     "--loss squared-error --label-smoothing 0.1": ["--label-smoothing", "--loss squared-error"],

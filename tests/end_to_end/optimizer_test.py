@@ -75,6 +75,8 @@ REFUSED = {
     "--clip-norm 1 --clip-value 1": ["--clip-norm", "--clip-value", "use one of them"],
     "--optimizer sgd --beta2 0.5": ["--beta2 with --optimizer sgd", "does not use it", "adamw"],
     "--trust 5": ["--trust with --optimizer adam", "lars"],
+    "--decay-every 1": ["--decay-every with --schedule constant", "exponential"],
+    "--schedule linear --decay-every 5": ["--decay-every with --schedule linear", "exponential"],
     "--decay 0.5": ["--decay with --schedule constant", "exponential"],
     "--schedule step --final-rate 0.5": ["--final-rate with --schedule step", "cosine"],
     "--keep-every 7": ["--keep-every", "--checkpoint-every"],
