@@ -14,8 +14,8 @@
 //                   std::span<const Real> dy, std::span<Real> dx, nn::Weights<Real> dweights)
 //                   const;
 //   };
-//   const nn::NetworkShape shape(nn::flat(784), {nn::Dense{64, nn::Activation::identity},
-//                                           nn::custom(Prelu{})}, 10);
+//   const nn::NetworkShape shape(nn::flat(784), {nn::Dense{64, Activation::identity},
+//                                              nn::custom(Prelu{})}, 10);
 //
 // forward() sets y [outputs] from x [inputs]. backward() sets dx [inputs] and dweights, which are 0
 // before the call, to the products of dy [outputs] with the derivatives of y. weights[i] is the
@@ -24,6 +24,9 @@
 // on any number of ranks. A layer with settings gives them as `nn::Fields fields() const`, and has
 // a constructor from Fields, for checkpoints. sizes() throws ConfigError, with the reason and the
 // remedy only, for an input that the layer does not take.
+//
+// The weights count as vectors, as biases do: they do not decay, and LAMB and LARS give them no
+// norm of their own.
 //
 // std::exp, std::log and std::tanh may differ in their last bits between machines, and so would the
 // weights' hash. nn::sigmoid, nn::log_sum_exp and nn::probabilities (loss.hpp) do not in float:

@@ -236,13 +236,16 @@ TEST_CASE("an error comes out with the batch that met it, and again", "[prefetch
 
 TEST_CASE("an error beyond what is asked for harms nobody", "[prefetch]") {
   Setting setting;
-  setting.source.on_read = [reads = 0, begin = slow_begin()](std::size_t) mutable {
+  std::atomic<int> reads = 0;
+  setting.source.on_read = [&reads, begin = slow_begin()](std::size_t) mutable {
     begin();
     if (++reads > 2) throw std::runtime_error("too far");
   };
   Prefetch prefetch(setting.reader, 2);
-  read(prefetch, 0, 0);
-  read(prefetch, 0, 1);
+  Setting direct;
+  CHECK(read(prefetch, 0, 0) == read(direct.reader, 0, 0));
+  CHECK(read(prefetch, 0, 1) == read(direct.reader, 0, 1));
+  REQUIRE(test::soon([&] { return reads > 2; }));  // the thread has met the error
 }
 
 TEST_CASE("a consumer may leave at any time", "[prefetch]") {
