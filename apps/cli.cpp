@@ -414,7 +414,11 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
             command(arguments, config, comm);
           });
         },
-        start_seconds(arguments));
+        start_seconds(arguments),
+        [&] {
+          if (!comm::launcher_recovers()) return;
+          record_exit_code(run_dir_in(words), static_cast<int>(ExitCode::timeout));
+        });
   }
   if (parse_error) std::rethrow_exception(parse_error);
   comm::SelfCommunicator self;

@@ -178,11 +178,11 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 }
 
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
-                 double start_seconds) {
+                 double start_seconds, const std::function<void()>& before_timeout) {
   try {
     if (launch) comm::require_pmix(*launch);
     std::optional<StartLimit> limit(std::in_place, launch ? launch->rank : 0, start_seconds,
-                                    launch.has_value());
+                                    launch.has_value(), before_timeout);
     if (is_first_of_host(launch)) remove_mpi_leftovers();
     const comm::MpiSession session;
     comm::MpiCommunicator comm;

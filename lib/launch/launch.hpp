@@ -73,10 +73,10 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 /// error, and after an AgreedError that not all ranks throw within 5 seconds, the rank prints it
 /// and ends the whole job, because its peers may be waiting in a collective. If `body` has not
 /// called `connected` after `start_seconds`, ends the process with code 86: MPI may wait for ever
-/// for a rank that has ended. Before MPI starts, one rank of each host removes what dead processes
-/// left of MPI.
+/// for a rank that has ended; first calls `before_timeout`, in another thread, if it is not empty.
+/// Before MPI starts, one rank of each host removes what dead processes left of MPI.
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
-                 double start_seconds = 600);
+                 double start_seconds = 600, const std::function<void()>& before_timeout = {});
 
 /// A communicator over the ranks of `mpi` that uses shared memory within nodes, as `backend` asks;
 /// null to use `mpi` itself. "auto": where a node has several ranks that can share memory; prints a

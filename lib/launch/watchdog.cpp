@@ -213,7 +213,8 @@ std::vector<std::int32_t> Watchdog::odd_processes(std::span<const Flight> flight
 
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }
 
-StartLimit::StartLimit(int rank, double seconds, bool launched) {
+StartLimit::StartLimit(int rank, double seconds, bool launched,
+                       const std::function<void()>& before_end) {
   const pid_t parent = launched ? ::getppid() : 0;
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
@@ -225,6 +226,7 @@ StartLimit::StartLimit(int rank, double seconds, bool launched) {
             "rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
             " s in the start\n  remedy: start the same program and subcommand on all ranks, "
             "and look for ranks that have ended; `timeout` sets the limit");
+        if (before_end) before_end();
         comm::abort_job(static_cast<int>(ExitCode::timeout));
       }
       end_without_launcher(parent, rank);

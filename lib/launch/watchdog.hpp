@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -63,10 +64,11 @@ class StartLimit {
   /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second
   /// longer, up to 5: the first to end prints the error, and the launcher then ends the others.
   ///
-  /// `launched`: see Watchdog.
+  /// `launched`: see Watchdog. `before_end`, if not empty, is called before the process is ended
+  /// for the time; it must not throw.
   ///
   /// Errors   throws what start_thread() throws.
-  StartLimit(int rank, double seconds, bool launched);
+  StartLimit(int rank, double seconds, bool launched, const std::function<void()>& before_end);
 
  private:
   std::jthread thread_;

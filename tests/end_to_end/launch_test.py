@@ -76,6 +76,13 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["status"], "finished")
         self.assertEqual(len(made.losses), STEPS)
 
+    def test_a_rank_that_ends_before_MPI_starts(self):
+        """Of whose code mpirun's recovery says nothing: it returns 1."""
+        job = mpirun(1, "train", JOB, "--survive --timeout 1 --run-dir", self.folder / "run", options=RECOVERY)
+        result = command.call(launch(*job, ": -n 1 false", flags="--max-restarts 0"))
+        self.assert_ends(result, 86)
+        self.assert_says(result.err, ["rank 0 waited for 5 s in the start", "the job ended with code 86"], result)
+
     def test_a_second_job_in_the_folder_does_not_end_the_first(self):
         process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600") + " --survive", RECOVERY)
         self.mpirun_and_ranks(process, made, 50)
