@@ -62,7 +62,8 @@ Syntax launch_syntax() {
       "would repeat (codes "
       "2, "
       "65, 76), after a request to stop (75; signals are passed on), nor when the same step has "
-      "failed three times. Ends with the job's exit code.\n";
+      "failed three times. Ends with the job's exit code.\nA script must start mpirun or srun with "
+      "`exec`: signals reach the script alone, and not what it starts.\n";
   syntax.usage = "[flags] -- COMMAND...";
   syntax.note = "(such as: -- mpirun -n 4 lockstep train run.toml --run-dir runs/A)";
   syntax.flags = {{"max-restarts", "N", "give up after N restarts", "100"}};
