@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -185,12 +187,6 @@ struct Ended {
   bool hung = false;       ///< the launcher outlived its ranks, and was killed
 };
 
-bool is_written_since(fs::file_time_type began, const fs::path& path) {
-  std::error_code error;
-  const auto written = fs::last_write_time(path, error);
-  return !error && written >= began;
-}
-
 fs::path diagnosis_of(const std::string& run) {
   return fs::path(run) / "flight" / launching::diagnosis_name;
 }
@@ -201,10 +197,26 @@ bool is_diagnosed(const std::string& run) {
   return fs::exists(diagnosis_of(run), ignored);
 }
 
-/// Whether the job has finished this run; nullopt if it has not begun to train it since `began`.
-std::optional<bool> has_finished(const std::string& run, fs::file_time_type began) {
-  const auto summary = fs::path(run) / "summary.json";
-  if (!is_written_since(began, summary)) return std::nullopt;
+/// Tells one summary.json of a run from the next, which replaces it; the clocks of hosts and file
+/// servers may differ. Without the file: nullopt.
+using SummaryId = std::optional<std::array<std::int64_t, 4>>;
+
+SummaryId summary_id(const std::string& run) {
+  const int file = ::open((fs::path(run) / "summary.json").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;  // opened: NFS then asks the server
+  struct stat status {};
+  const bool is_known = ::fstat(file, &status) == 0;
+  ::close(file);
+  if (!is_known) return std::nullopt;
+  return {{static_cast<std::int64_t>(status.st_ino), status.st_size, status.st_mtim.tv_sec,
+           status.st_mtim.tv_nsec}};
+}
+
+/// Whether the job has finished this run; nullopt if it has not begun to train it: the summary is
+/// still the one `before` it.
+std::optional<bool> has_finished(const std::string& run, const SummaryId& before) {
+  const auto now = summary_id(run);
+  if (!now || now == before) return std::nullopt;
   return train::is_finished(run);
 }
 
@@ -281,9 +293,8 @@ class RecorderWatch {
 /// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts,
 /// and after all losses with its recovery on several hosts; srun does after the loss of a node.
 Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::string& run,
-               const StopRequests& requests) {
+               const SummaryId& before, const StopRequests& requests) {
   Ended ended;
-  const auto began = fs::file_time_type::clock::now();
   auto with_ranks = Clock::now();
   bool had_ranks = false;
   RecorderWatch recorders(run);
@@ -294,7 +305,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
       if (const auto code = code_of_ranks(run, ended.was_asked)) {
         ended = {*code, ended.was_asked, false};
-      } else if (const auto finished = has_finished(run, began)) {
+      } else if (const auto finished = has_finished(run, before)) {
         // mpirun's recovery ignores killed ranks, and mpirun returns 1 if it was asked to stop.
         if (ended.code == 0 && !*finished) ended.code = static_cast<int>(ExitCode::timeout);
         if ((ended.was_asked || ended.hung) && *finished) ended = {0, ended.was_asked, false};
@@ -393,11 +404,12 @@ bool would_repeat(int code) {
 }
 
 int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
-  const std::string run = run_dir_in(command);
+  std::string run = run_dir_in(command);
   if (run.empty() || run == "auto") {
     throw ConfigError("launch: the command has no --run-dir, so a restart could not continue it",
                       "write `-- mpirun -n 4 lockstep train run.toml --run-dir runs/A`");
   }
+  run = fs::path(launching::folder_of_ranks(command)) / run;
   if (!resumes(command)) command = resumed(command);
   const StopRequests requests;
   const bool had_checkpoint = train::has_checkpoint(run);  // of a run before this job
@@ -413,7 +425,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     if (fs::exists(flight / launching::exit_code_name, ignored)) {
       launching::reserve_exit_code(flight);
     }
-    const Ended ended = wait_for(start(attempt), attempt, run, requests);
+    const auto before = summary_id(run);
+    const Ended ended = wait_for(start(attempt), attempt, run, before, requests);
     if (ended.was_asked && ended.hung) {
       launching::print_warning("the job hung after the request to stop, and was killed");
     }

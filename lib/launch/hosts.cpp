@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -44,28 +45,45 @@ struct Option {
   std::string value;
 };
 
+using Names = std::span<const std::string_view>;
+
+constexpr std::array<std::string_view, 3> host_names = {"--host", "-host", "-H"};
+constexpr std::array<std::string_view, 6> file_names = {"--hostfile",         "-hostfile",
+                                                        "--machinefile",      "-machinefile",
+                                                        "--default-hostfile", "-default-hostfile"};
+constexpr std::array<std::string_view, 5> rank_names = {"-n", "--n", "-np", "--np", "-c"};
+constexpr std::array<std::string_view, 4> folder_names = {"--wdir", "-wdir", "--wd", "-wd"};
+constexpr std::array<std::string_view, 2> srun_folder_names = {"--chdir", "-D"};
+constexpr std::array<std::string_view, 2> agent_names = {"plm_rsh_agent", "orte_rsh_agent"};
+
+/// True if the word at `i` is the program: a word `lockstep` that is neither a folder nor the value
+/// of an option.
+bool is_lockstep(const Words& command, std::size_t i) {
+  const fs::path word = command[i];
+  if (word.filename() != "lockstep") return false;
+  for (const Names names : std::initializer_list<Names>{host_names, file_names, rank_names,
+                                                        folder_names, srun_folder_names}) {
+    if (contains(names, command[i - 1])) return false;
+  }
+  std::error_code none;
+  return !word.has_parent_path() || !fs::is_directory(word, none);
+}
+
 /// The options with one of these names, before the program that mpirun starts.
-std::vector<Option> options(const Words& command, std::initializer_list<std::string_view> names) {
+std::vector<Option> options(const Words& command, Names names) {
   std::vector<Option> found;
   for (std::size_t i = 1; i + 1 < command.size(); ++i) {
-    if (fs::path(command[i]).filename() == "lockstep" || command[i] == "--run-dir") break;
+    if (is_lockstep(command, i) || command[i] == "--run-dir") break;
     if (contains(names, command[i])) found.push_back({i, command[i + 1]});
   }
   return found;
 }
 
-std::vector<Option> host_options(const Words& command) {
-  return options(command, {"--host", "-host", "-H"});
-}
+std::vector<Option> host_options(const Words& command) { return options(command, host_names); }
 
-std::vector<Option> file_options(const Words& command) {
-  return options(command, {"--hostfile", "-hostfile", "--machinefile", "-machinefile",
-                           "--default-hostfile", "-default-hostfile"});
-}
+std::vector<Option> file_options(const Words& command) { return options(command, file_names); }
 
-std::vector<Option> rank_options(const Words& command) {
-  return options(command, {"-n", "--n", "-np", "--np", "-c"});
-}
+std::vector<Option> rank_options(const Words& command) { return options(command, rank_names); }
 
 Entry entry_of_list(const std::string& text) {
   Entry entry = {text, text.substr(0, text.find(':'))};
@@ -207,12 +225,27 @@ std::string ranks_in(const Words& command) {
   return found.empty() ? "" : found[0].value;
 }
 
+std::string folder_of_ranks(const Words& command) {
+  const bool is_srun = !command.empty() && fs::path(command[0]).filename() == "srun";
+  Words split;
+  for (const auto& word : command) {
+    split.push_back(word);
+    for (const std::string_view name : {"--chdir=", "-D"}) {
+      if (!is_srun || !word.starts_with(name) || word == name) continue;
+      split.back() = "--chdir";
+      split.push_back(word.substr(name.size()));
+    }
+  }
+  const auto found = options(split, is_srun ? Names(srun_folder_names) : folder_names);
+  return found.empty() ? "" : found.back().value;
+}
+
 Words remote_shell(const Words& command) {
   std::string agents = "ssh : rsh";
   for (const char* name : {"OMPI_MCA_orte_rsh_agent", "OMPI_MCA_plm_rsh_agent"}) {
     if (const char* const given = std::getenv(name)) agents = given;
   }
-  for (const Option& option : options(command, {"plm_rsh_agent", "orte_rsh_agent"})) {
+  for (const Option& option : options(command, agent_names)) {
     agents = option.value;
   }
   std::istringstream list(agents);

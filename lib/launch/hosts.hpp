@@ -15,8 +15,8 @@ using Words = std::vector<std::string>;
 /// order. Local.
 ///
 /// Empty for other commands, for commands of several programs (":"), for several hostfiles, and
-/// where the file cannot be read. Options behind a word `lockstep`, or behind --run-dir, are the
-/// program's.
+/// where the file cannot be read. Options behind a word `lockstep` that is no folder and no
+/// option's value, or behind --run-dir, are the program's.
 Words hosts_of(const Words& command);
 
 /// `command` without the hosts `gone`, and with fewer ranks (-n, -np, -c, --n, --np) where the
@@ -30,6 +30,10 @@ Words without_hosts(const Words& command, const Words& gone, const std::filesyst
 /// The number of ranks that -n, -np, -c, --n or --np of a command asks for; empty if it does not.
 /// Pure.
 std::string ranks_in(const Words& command);
+
+/// The folder in which a launcher starts its ranks: the last value of mpirun's --wdir (-wdir, --wd,
+/// -wd), of srun's --chdir (-D). Empty if a command has none. Local.
+std::string folder_of_ranks(const Words& command);
 
 /// The program with which mpirun starts its daemons on other hosts, and its arguments: of --mca
 /// plm_rsh_agent, of the variables for it, or ssh or rsh. Empty if none is found. Local.

@@ -76,6 +76,21 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["status"], "finished")
         self.assertEqual(len(made.losses), STEPS)
 
+    def test_survivors_of_another_folder_or_clock_are_replaced(self):
+        """launch looks for a relative run in the ranks' folder, and does not compare times with its own clock."""
+        place = self.folder / "lockstep"  # the name of a program
+        place.mkdir()
+        made = command.Run(place / "run")
+        process = self.start(launch(*mpirun(2, "train", JOB, "--survive --run-dir run", options=f"{RECOVERY} --wdir {place}")))
+        _, ranks = self.mpirun_and_ranks(process, made, 50)
+        os.utime(made.folder / "summary.json", (1e9, 1e9))
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_says(result.err, ["ended with code 86 in step", "restart 1 follows"], result)
+        self.assertEqual(made.summary["status"], "finished")
+
     def test_a_rank_that_ends_before_MPI_starts(self):
         """Of whose code mpirun's recovery says nothing: it returns 1."""
         job = mpirun(1, "train", JOB, "--survive --timeout 1 --run-dir", self.folder / "run", options=RECOVERY)

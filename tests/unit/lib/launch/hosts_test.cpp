@@ -46,6 +46,11 @@ TEST_CASE("the hosts of an mpirun command", "[hosts]") {
   CHECK(hosts("mpirun --host h1 lockstep train : lockstep train").empty());
   CHECK(hosts("srun --host h1 lockstep train").empty());
   CHECK(hosts("mpirun --hostfile /no/such lockstep train").empty());
+  CHECK(hosts("mpirun --wdir lockstep --host h1 lockstep train --host h2") == Words{"h1"});
+  const test::TemporaryFolder folder;
+  const fs::path place = folder.path() / "lockstep";
+  fs::create_directory(place);
+  CHECK(hosts("mpirun --prefix " + place.string() + " --host h1 lockstep train") == Words{"h1"});
 }
 
 TEST_CASE("a command without a host that does not answer", "[hosts]") {
@@ -61,6 +66,19 @@ TEST_CASE("a command without a host that does not answer", "[hosts]") {
         words("mpirun --host h1:* lockstep train"));
   CHECK(without_h2("mpirun --host h1,h3 -n 2 lockstep") ==
         words("mpirun --host h1,h3 -n 2 lockstep"));
+}
+
+TEST_CASE("the folder of a command's ranks", "[hosts]") {
+  const auto folder = [](const std::string& text) {
+    return launching::folder_of_ranks(words(text));
+  };
+  CHECK(folder("mpirun --wdir /a -n 2 lockstep train") == "/a");
+  CHECK(folder("nice mpirun -wd b lockstep train --wdir c") == "b");
+  CHECK(folder("mpirun -n 2 lockstep train").empty());
+  CHECK(folder("srun -D /a lockstep train") == "/a");
+  CHECK(folder("/usr/bin/srun -n 2 --chdir /a lockstep train") == "/a");
+  CHECK(folder("srun --chdir=/a -D/b lockstep train --chdir=/c") == "/b");
+  CHECK(folder("job.sh -D /a --run-dir A").empty());
 }
 
 TEST_CASE("a hostfile without hosts that do not answer", "[hosts]") {
