@@ -288,10 +288,9 @@ bool would_find(const std::string& path, const std::filesystem::path& file) {
   if (!part_of_file(file)) return false;
   std::error_code ignored;
   if (!is_pattern(path)) return std::filesystem::equivalent(path, file.parent_path(), ignored);
-  const std::string names = file_name(path);
-  if (::fnmatch(names.c_str(), file.filename().c_str(), FNM_PERIOD) != 0) return false;
-  const Paths found = files_matching(path);
-  return std::any_of(found.begin(), found.end(), [&](const auto& one) {
+  const auto name = file.filename();
+  if (::fnmatch(file_name(path).c_str(), name.c_str(), FNM_PERIOD) != 0) return false;
+  return std::ranges::any_of(files_matching(path), [&](const auto& one) {
     const auto folder = std::filesystem::absolute(one).parent_path();
     return std::filesystem::equivalent(folder, file.parent_path(), ignored);
   });

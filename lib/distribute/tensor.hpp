@@ -526,9 +526,8 @@ namespace structure {
 
 template <class T>
 std::string tensor_text(const Tensor<T>& tensor, std::size_t axis, std::size_t& at) {
-  if (axis == tensor.shape().size()) {  // a tensor that was moved from has no value
-    return tensor.values().empty() ? "[]" : to_text(tensor.values()[at++]);
-  }
+  const auto values = tensor.values();  // none where the tensor was moved from
+  if (axis == tensor.shape().size()) return values.empty() ? "[]" : to_text(values[at++]);
   std::string text = "[";
   for (std::size_t i = 0; i < tensor.shape()[axis]; ++i) {
     text += (i == 0 ? "" : ", ") + tensor_text(tensor, axis + 1, at);
