@@ -410,8 +410,9 @@ std::optional<std::string> other_name(const std::string& what,
 std::optional<std::string> other_column(const data::TableSchema& before,
                                         const data::TableSchema& now) {
   const auto names_of = [](const data::TableSchema& table) {
-    std::vector<std::string> names;
-    for (const data::TableColumn& column : table.columns) names.push_back(column.name);
+    std::vector<std::string> names(table.columns.size());
+    std::transform(table.columns.begin(), table.columns.end(), names.begin(),
+                   [](const data::TableColumn& column) { return column.name; });
     return names;
   };
   auto other = other_name("column", names_of(before), names_of(now));

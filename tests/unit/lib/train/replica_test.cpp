@@ -239,8 +239,8 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
       auto large = strategy.distribute_dataset(from_elements(points).repeat(1000).batch(5000),
                                                {.policy = data::ShardPolicy::off});
       const bool refuses_large = !refusal_of([&] { replica.evaluate(large); }).empty();
-      auto endless = strategy.distribute_dataset(from_elements(points).repeat().batch(20));
-      const bool refuses_endless = !refusal_of([&] { replica.evaluate(endless); }).empty();
+      auto without_end = strategy.distribute_dataset(from_elements(points).repeat().batch(20));
+      const bool refuses_endless = !refusal_of([&] { replica.evaluate(without_end); }).empty();
       bool refuses_top_k = false;
       try {
         replica.evaluate(in_order, {train::top_k(1)});
