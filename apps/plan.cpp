@@ -65,7 +65,7 @@ Syntax plan_syntax() {
                   {"files", "6,6", "instead of --data: records of imagined files"},
                   {"record-bytes", "N", "bytes of one record [as float32 where --data is given]"},
                   {"epoch", "N", "whose order is shown, from 1", "1"},
-                  {"network", "", "print the layers: outputs, parameters, FLOPs, memory of a rank"},
+                  {"network", "", "print the layers: outputs, parameters, FLOPs, memory of rank 0"},
                   {"json", "", "print one line of JSON instead"},
                   {"ids", "", "with --json: the ids of every step and rank"}};
   const auto& scaling = scaling_flags();

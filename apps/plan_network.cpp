@@ -26,7 +26,7 @@ struct Row {
   double trained = 0;  ///< parameters that training changes by their gradients
   bool frozen = false;
   double flops = 0;  ///< of an example: two for each multiplication with an addition
-  double bytes = 0;  ///< of a rank
+  double bytes = 0;  ///< of rank 0
 };
 
 struct NetworkTable {

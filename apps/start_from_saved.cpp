@@ -435,10 +435,12 @@ void require_same_columns(const train::SavedNetwork& saved, const data::Source& 
       "give the same columns in the same order, or `init_fresh=0` for a first layer of its own");
 }
 
-/// The names of classes, labels or numbers to predict; empty: there are none.
+/// The names of classes, labels or numbers to predict; empty: there are none. Without a header
+/// columns are called by their places.
 std::vector<std::string> output_names(const train::CheckpointInfo& info) {
-  const bool is_regression = info.table != nullptr && info.table->is_regression();
-  return is_regression ? info.table->label_names() : info.class_names();
+  const auto* const table = info.table.get();
+  if (table == nullptr || table->task == data::Task::classification) return info.class_names();
+  return table->has_header ? table->label_names() : std::vector<std::string>();
 }
 
 /// Throws ConfigError if outputs do not mean what they did.

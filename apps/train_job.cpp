@@ -220,16 +220,15 @@ void Recording::write_to(const std::filesystem::path& run, const comm::Communica
 
 namespace {
 
-/// The end of the Slurm job in seconds since this process began; nullopt: there is none, or it is
-/// ignored, with a warning.
+/// The end of the Slurm job in seconds since this process began, below 0 in a step that began in
+/// its grace time; nullopt: there is none, or it is ignored, with a warning.
 std::optional<double> slurm_job_end() {
   const char* const end = std::getenv("SLURM_JOB_END_TIME");
   if (end == nullptr || *end == '\0') return std::nullopt;
   if (const auto time = whole_number(end)) {
     const double left = static_cast<double>(*time) - wall_clock();
-    if (const double since_start = process_age_seconds() + left; since_start > 0) {
-      return since_start;
-    }
+    const double since_start = process_age_seconds() + left;
+    if (since_start > 0 || std::getenv("SLURM_STEP_ID") != nullptr) return since_start;
   }
   launching::print_warning(fmt::format(
       "SLURM_JOB_END_TIME={} is ignored: it is not a time after the start of this process, in "

@@ -407,7 +407,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute(comm::Communicator
                .in_plan = share.training_plan ? share.training_plan->steps() : 0,
                .some_empty = share.some_empty()},
       .plan = share.training_plan,
-      .is_endless = share.endless_batches,
+      .is_endless = !share.has_end,
       .why_no_plan = share.why_no_plan,
       .choice = share.choice});
 }

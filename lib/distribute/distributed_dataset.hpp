@@ -197,7 +197,7 @@ class DistributedBatches {
   const data::Plan& plan() const;
   bool has_plan() const noexcept;
 
-  /// True if it has a plan, and batches without end. Local.
+  /// True if it has a plan, and its elements, the number of which is known, have no end. Local.
   bool is_endless() const noexcept;
 
   /// The ranks of the Strategy. Local.

@@ -72,6 +72,7 @@ void add_training_plan(Share& share, const OpenToCount& open) {
         "batch(size, true), which leaves a smaller batch out"};
     return;
   }
+  share.has_end = finite || !examples;
   share.training_plan.emplace(data::PlanOptions{.records = finite ? *examples : share.batch_size,
                                                 .batch_size = share.batch_size,
                                                 .ranks = share.ranks,

@@ -36,6 +36,7 @@ struct Share {
   /// The plan to train by: `plan`; or that of batches which are transformed and keep their numbers
   /// of examples; or the plan of one step, of which all are full batches. nullopt: see why_no_plan.
   std::optional<data::Plan> training_plan = std::nullopt;
+  bool has_end = true;  ///< false: that is the plan of one step of an endless data set
   WhyNoPlan why_no_plan = {};
 
   /// The pass over the data set that this rank reads.

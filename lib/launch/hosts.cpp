@@ -56,17 +56,10 @@ constexpr std::array<std::string_view, 4> folder_names = {"--wdir", "-wdir", "--
 constexpr std::array<std::string_view, 2> srun_folder_names = {"--chdir", "-D"};
 constexpr std::array<std::string_view, 2> agent_names = {"plm_rsh_agent", "orte_rsh_agent"};
 
-/// True if the word at `i` is the program: a word `lockstep` that is neither a folder nor the value
-/// of an option.
+/// True if the word at `i` is the program: a word `lockstep` before a subcommand. Before an option
+/// it is the value of another one: --wdir /home/me/lockstep --host h1.
 bool is_lockstep(const Words& command, std::size_t i) {
-  const fs::path word = command[i];
-  if (word.filename() != "lockstep") return false;
-  for (const Names names : std::initializer_list<Names>{host_names, file_names, rank_names,
-                                                        folder_names, srun_folder_names}) {
-    if (contains(names, command[i - 1])) return false;
-  }
-  std::error_code none;
-  return !word.has_parent_path() || !fs::is_directory(word, none);
+  return fs::path(command[i]).filename() == "lockstep" && !command[i + 1].starts_with('-');
 }
 
 /// The options with one of these names, before the program that mpirun starts.
@@ -226,13 +219,14 @@ std::string ranks_in(const Words& command) {
 }
 
 std::string folder_of_ranks(const Words& command) {
-  const bool is_srun = !command.empty() && fs::path(command[0]).filename() == "srun";
+  bool is_srun = false;
   Words split;
   for (const auto& word : command) {
+    is_srun = is_srun || (fs::path(word).filename() == "srun");
     split.push_back(word);
-    for (const std::string_view name : {"--chdir=", "-D"}) {
-      if (!is_srun || !word.starts_with(name) || word == name) continue;
-      split.back() = "--chdir";
+    for (const std::string_view name : {"--chdir=", "-D", "--wdir="}) {
+      if (is_srun != (name != "--wdir=") || !word.starts_with(name) || word == name) continue;
+      split.back() = is_srun ? "--chdir" : "--wdir";
       split.push_back(word.substr(name.size()));
     }
   }

@@ -15,8 +15,8 @@ using Words = std::vector<std::string>;
 /// order. Local.
 ///
 /// Empty for other commands, for commands of several programs (":"), for several hostfiles, and
-/// where the file cannot be read. Options behind a word `lockstep` that is no folder and no
-/// option's value, or behind --run-dir, are the program's.
+/// where the file cannot be read. Options behind a word `lockstep` before a subcommand, or
+/// behind --run-dir, are the program's.
 Words hosts_of(const Words& command);
 
 /// `command` without the hosts `gone`, and with fewer ranks (-n, -np, -c, --n, --np) where the

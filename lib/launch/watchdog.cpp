@@ -211,6 +211,8 @@ std::vector<std::int32_t> Watchdog::odd_processes(std::span<const Flight> flight
   return processes;
 }
 
+constexpr auto time_before_end = std::chrono::seconds(1);
+
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }
 
 StartLimit::StartLimit(int rank, double seconds, bool launched,
@@ -226,7 +228,10 @@ StartLimit::StartLimit(int rank, double seconds, bool launched,
             "rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
             " s in the start\n  remedy: start the same program and subcommand on all ranks, "
             "and look for ranks that have ended; `timeout` sets the limit");
-        if (before_end) before_end();
+        if (before_end) {  // not for long: its file system may be what the start waits for
+          std::thread(before_end).detach();
+          std::this_thread::sleep_for(time_before_end);
+        }
         comm::abort_job(static_cast<int>(ExitCode::timeout));
       }
       end_without_launcher(parent, rank);

@@ -64,8 +64,8 @@ class StartLimit {
   /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second
   /// longer, up to 5: the first to end prints the error, and the launcher then ends the others.
   ///
-  /// `launched`: see Watchdog. `before_end`, if not empty, is called before the process is ended
-  /// for the time; it must not throw.
+  /// `launched`: see Watchdog. `before_end`, if not empty, is called in a thread of its own a
+  /// second before the process is ended for the time; it must not throw.
   ///
   /// Errors   throws what start_thread() throws.
   StartLimit(int rank, double seconds, bool launched, const std::function<void()>& before_end);

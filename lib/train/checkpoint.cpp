@@ -348,6 +348,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
                                       const CheckpointInfo& info) {
   require_no_checkpoint(checkpoints, info.step);
+  require_describes(info, network.shape());
   const auto& block = network.parameters();
   Snapshot snapshot(network.shape(), network.loss_function(), block.layout(), nullptr);
   const auto values = block.values();
@@ -461,35 +462,39 @@ SavedNetwork read_description(const std::filesystem::path& folder, const nn::Lay
 
 namespace {
 
-/// " has KEY = VALUE" of the first key and value that `other` has not; frozen or not is all one.
+/// " has KEY = VALUE" of the first key and value of a layer's function that `other` has not.
 std::string difference(const nn::LayerSpec& layer, const nn::LayerSpec& other) {
   const auto fields = nn::fields_of(other);
   for (const auto& field : nn::fields_of(layer)) {
-    if (field.first == "freeze") continue;
+    const auto& key = field.first;
+    if (key == "name" || key == "from" || key == "freeze") continue;
     if (std::find(fields.begin(), fields.end(), field) != fields.end()) continue;
-    return " has " + field.first + " = " + nn::literal_of(field.second);
+    return " has " + key + " = " + nn::literal_of(field.second);
   }
   return "";
 }
 
-/// Throws DataError unless the layers of a network have the functions of those of a checkpoint.
+}  // namespace
+
 void require_same_layers(const SavedNetwork& saved, const nn::NetworkShape& shape) {
-  const auto place = place_of(saved.folder / "network.json");
+  const JsonPlace place = {saved.folder / "network.json", 0,
+                           "make the network from SavedNetwork::shape"};
   const auto& layers = shape.layers;
   const auto& in_file = saved.shape.layers;
   if (in_file.size() != layers.size() || !(saved.shape.input == shape.input)) {
     fail(place, "is of " + saved.shape.text() + ", not of " + shape.text());
   }
+  const auto sizes = shape.sizes();
+  const auto sizes_in_file = saved.shape.sizes();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::string in_file_alone = difference(in_file[i], layers[i]);
     const std::string here_alone = difference(layers[i], in_file[i]);
-    if (in_file_alone.empty() && here_alone.empty()) continue;
+    const bool same_inputs = sizes[i].from == sizes_in_file[i].from;
+    if (same_inputs && in_file_alone.empty() && here_alone.empty()) continue;
     fail(place, saved.shape.layer_text(i) + in_file_alone + "; of the network to read into, " +
-                    shape.layer_text(i) + here_alone);
+                    shape.layer_text(i) + here_alone + (same_inputs ? "" : " has other inputs"));
   }
 }
-
-}  // namespace
 
 void read_weights(const SavedNetwork& saved, nn::Network<float>& network) {
   require_same_layers(saved, network.shape());

@@ -129,7 +129,8 @@ void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64
 ///
 /// Errors   throws OutputError, also if a checkpoint of this step exists: other checkpoints are not
 ///          changed; std::invalid_argument for a network of which this rank holds only a part (use
-///          Replica::save() instead); ConfigError for more tensors than a file's header can name.
+///          Replica::save() instead); ConfigError for more tensors than a file's header can name,
+///          or if `info` does not fit the network.
 /// Ranks    local; call it on one rank of a job.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
@@ -192,8 +193,12 @@ std::uint64_t remove_checkpoints_after(const std::filesystem::path& checkpoints,
 SavedNetwork read_description(const std::filesystem::path& folder,
                               const nn::LayerKinds& kinds = {});
 
-/// Reads model.safetensors into `network`, which must have the shape of `saved`. Of tensors that
-/// are sharded over ranks it reads this rank's shard.
+/// Throws DataError unless the layers of `shape` have the functions and inputs of those of `saved`,
+/// dropout included; names and `frozen` may differ. Local.
+void require_same_layers(const SavedNetwork& saved, const nn::NetworkShape& shape);
+
+/// Reads model.safetensors into `network`, for which require_same_layers() must hold. Of tensors
+/// that are sharded over ranks it reads this rank's shard.
 ///
 /// Errors   throws DataError for a file that is missing, damaged or of another network, and for
 ///          weights whose hash differs from the one in network.json.

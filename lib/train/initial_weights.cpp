@@ -286,7 +286,8 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
   TakenWeights result;
   result.file = initial.from;
   std::error_code ignored;
-  const bool is_best = initial.from.filename() == "best";  // see find_checkpoint()
+  const auto& from = initial.from;  // "best", "best/": see find_checkpoint()
+  const bool is_best = (from.has_filename() ? from : from.parent_path()).filename() == "best";
   if (!is_best && !std::filesystem::exists(initial.from, ignored)) {
     throw DataError(initial.from.string() + ": no such run, checkpoint or file", from_remedy);
   }

@@ -336,13 +336,14 @@ std::string network_json(const nn::NetworkShape& shape, const std::string& loss,
   json["loss"] = loss;
   json["parameters"] = shape.parameters();
   json["divide_by"] = info.divide_by;
-  json["data"] = info.data;
+  const auto replace = ordered_json::error_handler_t::replace;
+  json["data"] = ordered_json::parse(ordered_json(info.data).dump(-1, ' ', false, replace));
   if (info.table != nullptr) json["table"] = table_json(*info.table);
   if (info.pictures != nullptr) json["pictures"] = pictures_json(*info.pictures);
   json["step"] = info.step;
   json["examples"] = info.examples;
   json["weights_hash"] = to_hex(weights_hash);
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return json.dump(2) + "\n";
 }
 
 void require_describes(const CheckpointInfo& info, const nn::NetworkShape& shape) {
@@ -355,6 +356,8 @@ void require_describes(const CheckpointInfo& info, const nn::NetworkShape& shape
     pictures_in(json, shape, place);
   } catch (const DataError& error) {
     throw ConfigError(error.problem(), error.remedy());
+  } catch (const ordered_json::type_error&) {
+    throw ConfigError("CheckpointInfo: a name or class is not UTF-8", "write it in UTF-8");
   }
 }
 

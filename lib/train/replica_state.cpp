@@ -178,6 +178,7 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
 void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
   comm::together(groups_.all, [&] {
     training();
+    require_same_layers(saved, shape());
     // Moments have no other hash; hosts may have copies of their own.
     if (groups_.all.place().local_rank == 0) verify_checkpoint(saved.folder);
     if (state.optimizer.kind != optimizer_.kind) {

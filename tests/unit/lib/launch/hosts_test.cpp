@@ -56,8 +56,8 @@ TEST_CASE("the hosts of an mpirun command", "[hosts]") {
 TEST_CASE("a command without a host that does not answer", "[hosts]") {
   CHECK(without_h2("mpirun --host h1:2,h2:2,h3:2 -n 6 lockstep train") ==
         words("mpirun --host h1:2,h3:2 -n 4 lockstep train"));
-  CHECK(without_h2("mpirun -np 2 -H h1,h2 -H h2:4,h3:2 --oversubscribe lockstep -n 9") ==
-        words("mpirun -np 2 -H h1,h3:2 --oversubscribe lockstep -n 9"));
+  CHECK(without_h2("mpirun -np 2 -H h1,h2 -H h2:4,h3:2 --oversubscribe lockstep train -n 9") ==
+        words("mpirun -np 2 -H h1,h3:2 --oversubscribe lockstep train -n 9"));
   CHECK(without_h2("mpirun -n 8 --host h1,h2 lockstep train") ==
         words("mpirun -n 4 --host h1 lockstep train"));
   CHECK(without_h2("mpirun -n 3 --host h1,h2:9 lockstep train") ==
@@ -77,6 +77,8 @@ TEST_CASE("the folder of a command's ranks", "[hosts]") {
   CHECK(folder("mpirun -n 2 lockstep train").empty());
   CHECK(folder("srun -D /a lockstep train") == "/a");
   CHECK(folder("/usr/bin/srun -n 2 --chdir /a lockstep train") == "/a");
+  CHECK(folder("mpirun --prefix lockstep --wdir=/a lockstep train") == "/a");
+  CHECK(folder("timeout 1h srun -J lockstep --chdir /a lockstep train") == "/a");
   CHECK(folder("srun --chdir=/a -D/b lockstep train --chdir=/c") == "/b");
   CHECK(folder("job.sh -D /a --run-dir A").empty());
 }

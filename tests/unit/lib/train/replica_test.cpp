@@ -240,7 +240,10 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
                                                {.policy = data::ShardPolicy::off});
       const bool refuses_large = !refusal_of([&] { replica.evaluate(large); }).empty();
       auto without_end = strategy.distribute_dataset(from_elements(points).repeat().batch(20));
-      const bool refuses_endless = !refusal_of([&] { replica.evaluate(without_end); }).empty();
+      auto ahead =
+          strategy.distribute_dataset(from_elements(points).repeat().batch(20).prefetch(2));
+      const bool refuses_endless = !refusal_of([&] { replica.evaluate(without_end); }).empty() &&
+                                   !refusal_of([&] { replica.evaluate(ahead); }).empty();
       bool refuses_top_k = false;
       try {
         replica.evaluate(in_order, {train::top_k(1)});
