@@ -118,19 +118,19 @@ struct Chosen {
 template <std::size_t ahead, std::size_t R, std::size_t V>
 HWY_INLINE void chain(Sums<R, V>& sums, const Strided& t, std::size_t count) {
   clear(sums);
-  multiply_add<ahead>(sums, t.a, t.row, t.step, t.b, t.stride, count);
+  add_terms<ahead>(sums, t.a, t.row, t.step, t.b, t.stride, count);
 }
 template <std::size_t ahead, std::size_t R, std::size_t V>
 HWY_INLINE void chain(Sums<R, V>& sums, const Listed& t, std::size_t count) {
   clear(sums);
-  multiply_add_listed<ahead>(sums, t.a, t.row, t.b, t.stride, t.list, count);
+  add_listed_terms<ahead>(sums, t.a, t.row, t.b, t.stride, t.list, count);
 }
 template <std::size_t ahead, std::size_t R, std::size_t V>
 HWY_INLINE void chain(Sums<R, V>& sums, const Chosen& t, std::size_t) {
   clear(sums);
   for (std::uint32_t bits = t.bits; bits != 0; bits &= bits - 1) {
     const auto n = static_cast<std::size_t>(std::countr_zero(bits));
-    add_term<0>(sums, t.all.factor(n), t.all.row, t.all.columns(n), 0);
+    add_term(sums, t.all.factor(n), t.all.row, t.all.columns(n));
   }
 }
 
@@ -197,16 +197,19 @@ template <std::size_t ahead, std::size_t R, std::size_t V, class Terms>
 HWY_INLINE void two_chains(Sums<R, V>& even, Sums<R, V>& odd, const Pair<Terms>& t) {
   if constexpr (lanes == 16 && Terms::are_pairs) {
     // Term by term, so that twice as many multiply-adds are independent.
-    constexpr std::size_t steps = ahead == 0 ? 0 : 1;
     clear(even);
     clear(odd);
     for (std::size_t n = 0; n < t.odds; ++n) {
-      const std::size_t step = t.even.template step_ahead<ahead>(n);
-      add_term<steps>(even, t.even.factor(n), t.even.row, t.even.columns(n), step);
-      add_term<steps>(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n), step);
+      if constexpr (ahead > 0) {
+        const std::size_t step = t.even.template step_ahead<ahead>(n);
+        prefetch_columns<V>(t.even.columns(n) + step);
+        prefetch_columns<V>(t.odd.columns(n) + step);
+      }
+      add_term(even, t.even.factor(n), t.even.row, t.even.columns(n));
+      add_term(odd, t.odd.factor(n), t.odd.row, t.odd.columns(n));
     }
     if (t.odds == t.evens) return;
-    add_term<0>(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds), 0);
+    add_term(even, t.even.factor(t.odds), t.even.row, t.even.columns(t.odds));
   } else {
     chain<ahead>(even, t.even, t.evens);
     if constexpr (lanes == 8) {
@@ -288,16 +291,26 @@ struct Float32Chain {
   struct Mode {
     Mode() {}  // NOLINT: as above
   };
+  static constexpr Constant<panel_columns> usual_stride{};  ///< of forward and, mostly, of dX
+  static_assert(panel_columns == input_columns);
 
   template <std::size_t ahead, std::size_t R, std::size_t V>
   static HWY_INLINE void add(Sums<R, V>& sums, const Strided& t, std::size_t count) {
-    multiply_add<ahead>(sums, t.a, t.row, t.step, t.b, t.stride, count);
+    if (t.stride == usual_stride) {
+      add_terms<ahead>(sums, t.a, t.row, t.step, t.b, usual_stride, count);
+    } else {
+      add_terms<ahead>(sums, t.a, t.row, t.step, t.b, t.stride, count);
+    }
   }
 
   /// The terms of a list_columns().
   template <std::size_t ahead, std::size_t R, std::size_t V>
   static HWY_INLINE void add(Sums<R, V>& sums, const Listed& t, std::size_t listed, std::size_t) {
-    multiply_add_listed<ahead>(sums, t.a, t.row, t.b, t.stride, t.list, listed);
+    if (t.stride == usual_stride) {
+      add_listed_terms<ahead>(sums, t.a, t.row, t.b, usual_stride, t.list, listed);
+    } else {
+      add_listed_terms<ahead>(sums, t.a, t.row, t.b, t.stride, t.list, listed);
+    }
   }
 };
 

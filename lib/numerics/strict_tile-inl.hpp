@@ -192,42 +192,72 @@ HWY_INLINE void store(const Sums<R, V>& sums, float* out, std::size_t row) {
   }
 }
 
-/// sums[r][c] = fma(a[r * row], b[c], sums[r][c]). Prefetches b that many rows of `stride` ahead;
-/// 0 if it is in L1 already.
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void add_term(Sums<R, V>& sums, const float* a, std::size_t row, const float* b,
-                         std::size_t stride) {
-  Vector columns[V];
-  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-    columns[v] = hn::LoadU(tag, b + v * lanes);
-    if constexpr (ahead > 0) hwy::Prefetch(b + ahead * stride + v * lanes);
-  }
+/// sums = older + sums.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void add(const Sums<R, V>& older, Sums<R, V>& sums) {
   LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-    const Vector factor = hn::Set(tag, a[r * row]);
     LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      sums.at[r][v] = hn::MulAdd(factor, columns[v], sums.at[r][v]);
+      sums.at[r][v] = hn::Add(older.at[r][v], sums.at[r][v]);
     }
   }
 }
 
-/// The same with a + t * step and b + t * stride for t = 0 .. count-1.
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void multiply_add(Sums<R, V>& sums, const float* a, std::size_t row, std::size_t step,
-                             const float* b, std::size_t stride, std::size_t count) {
-  for (std::size_t t = 0; t < count; ++t, a += step, b += stride) {
-    add_term<ahead>(sums, a, row, b, stride);
+/// sums[r][c] = fma(factor(r), b[c], sums[r][c]).
+template <std::size_t R, std::size_t V, class Factor>
+HWY_INLINE void add_term(Sums<R, V>& sums, Factor factor, const float* b) {
+  Vector columns[V];
+  LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) columns[v] = hn::LoadU(tag, b + v * lanes);
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    const Vector broadcast = hn::Set(tag, factor(r));
+    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
+      sums.at[r][v] = hn::MulAdd(broadcast, columns[v], sums.at[r][v]);
+    }
+  }
+}
+
+/// The same with factors a[r * row].
+template <std::size_t R, std::size_t V>
+HWY_INLINE void add_term(Sums<R, V>& sums, const float* a, std::size_t row, const float* b) {
+  const auto factor = [=](std::size_t r) { return a[r * row]; };
+  add_term(sums, factor, b);
+}
+
+/// Prefetches the cache lines of V vectors of columns; a line begins at b.
+template <std::size_t V>
+HWY_INLINE void prefetch_columns(const float* b) {
+  LOCKSTEP_UNROLL for (std::size_t c = 0; c < V * lanes; c += panel_unit) hwy::Prefetch(b + c);
+}
+
+/// A number that is known to compilers, as most strides are: loops then take fewer instructions.
+template <std::size_t number>
+using Constant = std::integral_constant<std::size_t, number>;
+
+/// add_term() of a + t * step and b + t * stride for t = 0 .. count-1. Prefetches b that many rows
+/// ahead; 0 if it is in L1 already. Stride: std::size_t or a Constant.
+template <std::size_t ahead, std::size_t R, std::size_t V, class Stride>
+HWY_INLINE void add_terms(Sums<R, V>& sums, const float* a, std::size_t row, std::size_t step,
+                          const float* b, Stride stride, std::size_t count) {
+  for (const float* const end = a + count * step; a != end; a += step, b += stride) {
+    if constexpr (ahead > 0) prefetch_columns<V>(b + ahead * stride);
+    add_term(sums, a, row, b);
   }
 }
 
 /// The same for the `count` rows of b, and factors, that `list` names. The list goes on with any
 /// rows of b, to prefetch.
-template <std::size_t ahead, std::size_t R, std::size_t V>
-HWY_INLINE void multiply_add_listed(Sums<R, V>& sums, const float* a, std::size_t row,
-                                    const float* b, std::size_t stride, const std::uint32_t* list,
-                                    std::size_t count) {
-  for (std::size_t t = 0; t < count; ++t) {
-    const std::size_t next = list[t + ahead] * stride;
-    add_term<1>(sums, a + list[t], row, b + list[t] * stride, next - list[t] * stride);
+template <std::size_t ahead, std::size_t R, std::size_t V, class Stride>
+HWY_INLINE void add_listed_terms(Sums<R, V>& sums, const float* a, std::size_t row, const float* b,
+                                 Stride stride, const std::uint32_t* list, std::size_t count) {
+  const float* rows[R];
+  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
+    rows[r] = a + r * row;
+    asm("" : "+r"(rows[r]));  // else GCC adds up the addresses anew for each term
+  }
+  for (const std::uint32_t* const end = list + count; list != end; ++list) {
+    prefetch_columns<V>(b + list[ahead] * stride);
+    const std::size_t n = *list;
+    const auto factor = [&rows, n](std::size_t r) { return rows[r][n]; };
+    add_term(sums, factor, b + n * stride);
   }
 }
 

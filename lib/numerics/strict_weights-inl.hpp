@@ -71,16 +71,6 @@ struct WeightsTask {
   bool continues() const { return !begins || !section_begins; }
 };
 
-/// sums = older + sums.
-template <std::size_t R, std::size_t V>
-HWY_INLINE void add(const Sums<R, V>& older, Sums<R, V>& sums) {
-  LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
-    LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-      sums.at[r][v] = hn::Add(older.at[r][v], sums.at[r][v]);
-    }
-  }
-}
-
 /// Adds node `index` of one tree level, given in `sums`. at(n) is the pending node n, one without
 /// its right sibling yet, oldest first; its rows are `row` floats apart. The tree is a binary
 /// counter: as many pending nodes are merged as the index has trailing ones, newest first, older +
@@ -151,21 +141,18 @@ HWY_INLINE std::uint64_t used_rows(const WeightsTask& t, std::size_t i, std::siz
   return used;
 }
 
-/// One leaf of a block, without the examples of which all inputs of the tile are zero, where there
-/// are several. `block`: used_rows() of the block.
-template <std::size_t R, std::size_t V>
-HWY_INLINE void sum_leaf(Sums<R, V>& sums, const WeightsTask& t, std::size_t i, std::size_t rows,
-                         std::uint64_t block) {
-  begin_leaf(sums, t);
-  const float* const x = t.x + i * group_inputs;
-  const float* const dz = t.dz + i * t.dz_step;
-  std::uint64_t used = block >> i & low_bits(rows);
+/// Adds rows of a leaf to its sums, without those of which all inputs of the tile are zero, where
+/// there are several. `used`: the bits of the others, and of any beyond the rows.
+template <std::size_t R, std::size_t V, class Stride>
+HWY_INLINE void add_rows(Sums<R, V>& sums, const float* x, const float* dz, Stride dz_step,
+                         std::size_t rows, std::uint64_t used) {
+  used &= low_bits(rows);
   if (static_cast<std::size_t>(std::popcount(used)) >= rows - rows / 8) {
-    return multiply_add<0>(sums, x, 1, group_inputs, dz, t.dz_step, rows);
+    return add_terms<0>(sums, x, 1, group_inputs, dz, dz_step, rows);
   }
   for (; used != 0; used &= used - 1) {
     const auto k = static_cast<std::size_t>(std::countr_zero(used));
-    multiply_add<0>(sums, x + k * group_inputs, 1, 0, dz + k * t.dz_step, 0, 1);
+    add_term(sums, x + k * group_inputs, 1, dz + k * dz_step);
   }
 }
 
@@ -238,13 +225,22 @@ HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   }
 }
 
-/// Four whole leaves from row i on: (0 + 1) + (2 + 3).
+/// Four whole leaves from row i on: (0 + 1) + (2 + 3). The tile has all columns packed together.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i,
-                                std::uint64_t block) {
+                                std::uint64_t used) {
+  constexpr Constant<V * lanes> dz_step;
+  const std::size_t leaf = t.leaf;
+  assert(!t.continues());  // such a block has no whole leaf
+  const float* x = t.x + i * group_inputs;
+  const float* dz = t.dz + i * dz_step;
   LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
-    sum_leaf(sums, t, i + n * t.leaf, t.leaf, block);
+    clear(sums);
+    add_rows(sums, x, dz, dz_step, leaf, used);
     merge_pending_nodes(sums, t.leaves, n, n == 3);
+    x += leaf * group_inputs;
+    dz += leaf * dz_step;
+    used >>= leaf;
     // Else compilers keep the nodes in registers, and the sums of the next leaf in memory.
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
@@ -299,18 +295,21 @@ template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   float* const fours = t.leaves + 2 * R * V * lanes;
   const std::uint64_t block = used_rows<R>(t, 0, t.rows);
+  const std::size_t four = t.dz_step == V * lanes ? 4 * t.leaf : t.rows + 1;  // rows
   for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
-    if (t.rows - i >= 4 * t.leaf) {
-      if ((block >> i & low_bits(4 * t.leaf)) == 0) {
+    if (t.rows - i >= four) {
+      const std::uint64_t used = block >> i;
+      if ((used & low_bits(four)) == 0) {
         clear(sums);
       } else {
-        sum_four_leaves(sums, t, i, block);
+        sum_four_leaves(sums, t, i, used);
       }
-      i += 4 * t.leaf;
+      i += four;
     } else {
       for (std::size_t n = 0; i < t.rows; ++n) {
         const std::size_t count = std::min(t.leaf, t.rows - i);
-        sum_leaf(sums, t, i, count, block);
+        begin_leaf(sums, t);
+        add_rows(sums, t.x + i * group_inputs, t.dz + i * t.dz_step, t.dz_step, count, block >> i);
         i += count;
         merge_pending_nodes(sums, t.leaves, n, i == t.rows);
       }
