@@ -418,7 +418,8 @@ std::vector<std::filesystem::path> places_of(const std::string& data) {
   std::vector<std::filesystem::path> places;
   for (const data::Part part : {data::Part::train, data::Part::test}) {
     try {
-      const auto found = data::find_files(data, {}, part, true);
+      const auto found =
+          data::find_files(data, {.only = part, .may_lack_test = true, .needs_labels = false});
       for (const auto* files : {&found.train, &found.test}) {
         for (const auto& [records, labels] : *files) {
           places.push_back(data::archive_of(records));
@@ -487,7 +488,8 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
     throw ConfigError("--keep-columns: the network was not trained on a table",
                       "leave --keep-columns out");
   }
-  const auto files = data::find_files(config.data, data::Format::csv, data::Part::test);
+  const auto files =
+      data::find_files(config.data, {.format = data::Format::csv, .only = data::Part::test});
   for (const auto& file : files.test) output.files.emplace_back(file.records);
   output.has_header = job.saved.info.table->has_header;
   output.separator = data_options(config).table->separator;

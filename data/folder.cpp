@@ -126,11 +126,12 @@ void check_complete(const Groups& groups, Format format, const std::string& wher
   }
 }
 
-std::vector<RecordFiles> files_of(const Groups& groups, Format format, const std::string& where) {
+std::vector<RecordFiles> files_of(const Groups& groups, Format format, bool needs_labels,
+                                  const std::string& where) {
   std::vector<RecordFiles> result;
   for (const auto& [key, files] : groups) {
     const bool no_labels = files.labels.empty();
-    if (is_paired(format) && (no_labels || files.records.empty())) {
+    if (is_paired(format) && ((no_labels && needs_labels) || files.records.empty())) {
       const auto& there = no_labels ? files.records : files.labels;
       const std::string kind = no_labels ? "labels" : "images";
       std::string missing = key.second;
@@ -180,11 +181,10 @@ const char* const get_pictures = "name a folder with a folder of pictures for ea
 
 /// The folders of training and test pictures in `path`, or one picture as test data, if there are
 /// any.
-std::optional<FolderFiles> find_pictures(const std::string& path, std::optional<Part> only,
-                                         bool may_lack_test) {
+std::optional<FolderFiles> find_pictures(const std::string& path, const FindOptions& find) {
   std::error_code ignored;
   if (is_picture_name(path) && std::filesystem::is_regular_file(path, ignored)) {
-    if (only == Part::test) return FolderFiles{Format::picture, {}, {{path, {}}}};
+    if (find.only == Part::test) return FolderFiles{Format::picture, {}, {{path, {}}}};
     throw DataError(path + ": is one picture", get_pictures);
   }
   if (!std::filesystem::is_directory(path, ignored)) return std::nullopt;
@@ -194,20 +194,20 @@ std::optional<FolderFiles> find_pictures(const std::string& path, std::optional<
   const auto& [train, test] = *parts;
   if (!train.empty()) files.train.push_back({train, {}});
   if (!test.empty()) files.test.push_back({test, {}});
-  if (only == Part::test && train == path) files.test = files.train;  // neither train nor test
-  if (only != Part::test && train.empty()) {
+  if (find.only == Part::test && train == path) files.test = files.train;  // neither train nor test
+  if (find.only != Part::test && train.empty()) {
     throw DataError(path + ": has no folder `train` with folders of training pictures beside test",
                     "name it so, with a folder for each class");
   }
-  if (only != Part::train && !may_lack_test && files.test.empty()) {
+  if (find.needs_test() && files.test.empty()) {
     throw DataError(path + ": has no folder `test` with test pictures", split_remedy);
   }
   return files;
 }
 
 /// The arrays of an NPZ archive with the files of one part.
-RecordFiles arrays_in(const std::filesystem::path& archive, Part part) {
-  const NpzArrays arrays = find_npz_arrays(archive);
+RecordFiles arrays_in(const std::filesystem::path& archive, Part part, bool needs_labels) {
+  const NpzArrays arrays = find_npz_arrays(archive, needs_labels);
   const auto& named = part == Part::train ? arrays.train : arrays.test;
   if (const auto& pair = named ? named : arrays.unnamed) return *pair;
   throw DataError(archive.string() + ": has arrays of the other part only",
@@ -215,13 +215,13 @@ RecordFiles arrays_in(const std::filesystem::path& archive, Part part) {
 }
 
 /// The arrays of an NPZ archive, as pairs of NPY files.
-FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
-                         std::optional<Part> only, bool may_lack_test) {
-  if (format && format != Format::npy) {
-    throw ConfigError("`format=" + std::string(name_of(*format)) + "`: " + path + " is NPZ",
+FolderFiles files_of_npz(const std::string& path, const FindOptions& find) {
+  if (find.format && find.format != Format::npy) {
+    throw ConfigError("`format=" + std::string(name_of(*find.format)) + "`: " + path + " is NPZ",
                       "leave `format` out");
   }
-  const NpzArrays arrays = find_npz_arrays(path);
+  const NpzArrays arrays = find_npz_arrays(path, find.needs_labels);
+  const auto only = find.only;
   const bool has_parts = arrays.train || arrays.test;
   FolderFiles files{Format::npy, {}, {}};
   if (const auto& train = has_parts ? arrays.train : arrays.unnamed) files.train = {*train};
@@ -229,7 +229,7 @@ FolderFiles files_of_npz(const std::string& path, std::optional<Format> format,
   if (only != Part::test && files.train.empty()) {
     throw DataError(path + ": has no arrays of training images and labels", save_arrays);
   }
-  if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, Format::npy, path);
+  if (find.needs_test()) check_found(files.test, Part::test, Format::npy, path);
   return files;
 }
 
@@ -296,8 +296,8 @@ bool would_find(const std::string& path, const std::filesystem::path& file) {
   });
 }
 
-FolderFiles find_files(const std::string& path, std::optional<Format> format,
-                       std::optional<Part> only, bool may_lack_test) {
+FolderFiles find_files(const std::string& path, const FindOptions& find) {
+  const auto& [format, only, may_lack_test, needs_labels] = find;
   if (is_table_file(path)) {
     if (format && format != Format::csv) {
       throw ConfigError("`format=" + std::string(name_of(*format)) + "`: " + path +
@@ -312,12 +312,12 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
     return {Format::csv, file, {}};
   }
   if (format == Format::picture || (!format && is_picture_name(path))) {
-    if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
+    if (auto pictures = find_pictures(path, find)) return *std::move(pictures);
     if (is_pattern(path)) throw DataError(path + ": a pattern names no pictures", get_pictures);
     list_entries(path);  // throws if there is nothing
     throw DataError(path + ": no PNG or JPEG files", get_pictures);
   }
-  if (is_npz_file(path)) return files_of_npz(path, format, only, may_lack_test);
+  if (is_npz_file(path)) return files_of_npz(path, find);
   const Paths all = list_entries(path);
   std::map<Format, Groups> train;
   std::map<Format, Groups> test;
@@ -331,19 +331,19 @@ FolderFiles find_files(const std::string& path, std::optional<Format> format,
     first.try_emplace(*found, file);
     Groups& groups = part == Part::train ? train[*found] : test[*found];
     if (is_npz_file(file)) {
-      groups[{file.parent_path(), bare_name(file)}] = arrays_in(file, *part);
+      groups[{file.parent_path(), bare_name(file)}] = arrays_in(file, *part, needs_labels);
     } else {
       enter(groups, *found, file, path);
     }
   }
   if (!format && first.empty()) {
-    if (auto pictures = find_pictures(path, only, may_lack_test)) return *std::move(pictures);
+    if (auto pictures = find_pictures(path, find)) return *std::move(pictures);
   }
   const Format chosen = format ? *format : only_format(first, only, path);
-  FolderFiles files{chosen, files_of(train[chosen], chosen, path),
-                    files_of(test[chosen], chosen, path)};
+  FolderFiles files{chosen, files_of(train[chosen], chosen, needs_labels, path),
+                    files_of(test[chosen], chosen, needs_labels, path)};
   if (only != Part::test) check_found(files.train, Part::train, chosen, path);
-  if (only != Part::train && !may_lack_test) check_found(files.test, Part::test, chosen, path);
+  if (find.needs_test()) check_found(files.test, Part::test, chosen, path);
   return files;
 }
 
@@ -375,7 +375,7 @@ namespace {
 /// find_files(), and as pictures, if they are tables that name pictures.
 FolderFiles files_for(const std::string& path, const DataSetOptions& options,
                       std::optional<Part> only, bool may_lack_test) {
-  FolderFiles files = find_files(path, options.format, only, may_lack_test);
+  FolderFiles files = find_files(path, {options.format, only, may_lack_test, options.needs_labels});
   if (files.format != Format::csv || options.format || options.schema != nullptr) return files;
   const TableOptions table = options.table.value_or(TableOptions());
   std::vector<std::string> all;

@@ -6,11 +6,12 @@
 // All files have one format (data/source.hpp), given by their names: `.csv`; `.tfrecord` or
 // `.tfrecords`, optionally followed by -00000-of-00005; or a pair of names that differ only in
 // `images` and `labels` (and `idx3` and `idx1`), with the suffix `.npy` or, for IDX, none; `.npz`;
-// `.bin` of CIFAR. `.gz` may follow; if a file exists in both forms, the plain one is used. A part
-// may have several files, archives or pairs, such as train-00000-of-00005-images-idx3-ubyte, read
-// in the order of their names. All other files are ignored. The files that a pattern matches, in
-// any folders, are treated alike. A folder without such files may have pictures, and so may a table
-// (picture_source.hpp); an NPZ file has both parts, or one (npy.hpp).
+// `.bin` of CIFAR. Where labels are not needed (prediction), images of a pair may be alone. `.gz`
+// may follow; if a file exists in both forms, the plain one is used. A part may have several files,
+// archives or pairs, such as train-00000-of-00005-images-idx3-ubyte, read in the order of their
+// names. All other files are ignored. The files that a pattern matches, in any folders, are treated
+// alike. A folder without such files may have pictures, and so may a table (picture_source.hpp); an
+// NPZ file has both parts, or one (npy.hpp).
 #pragma once
 
 #include <filesystem>
@@ -30,16 +31,22 @@ struct FolderFiles {
   std::vector<RecordFiles> test;
 };
 
+/// What find_files() finds.
+struct FindOptions {
+  std::optional<Format> format = {};  ///< none: the only format present
+  std::optional<Part> only = {};      ///< ignoring the other; none: both
+  bool may_lack_test = false;         ///< a training set without test files is not an error
+  bool needs_labels = true;           ///< false: a pair may be images alone
+
+  bool needs_test() const { return only != Part::train && !may_lack_test; }
+};
+
 /// Lists the folder, or expands the pattern; opens no file but an NPZ archive. A file whose name
 /// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
 ///
-/// `format`  the format to use; none: the only format present.
-/// `only`    the part to find, ignoring the other; none: both.
-/// `may_lack_test`   a training set without test files is not an error.
 /// Errors    throws what list_entries throws, and DataError for a part without files, more than one
 ///           format, half of a pair, or missing files of a numbered set.
-FolderFiles find_files(const std::string& path, std::optional<Format> format,
-                       std::optional<Part> only = {}, bool may_lack_test = false);
+FolderFiles find_files(const std::string& path, const FindOptions& find);
 
 /// Opens the files of one part as one source; only as many files as `options.limit` needs.
 ///

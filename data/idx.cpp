@@ -14,7 +14,11 @@ IdxSource::IdxSource(const std::filesystem::path& images, const std::filesystem:
     : StoredSource("idx", images, options),
       header_(read_idx_header(content_, IdxKind::images, limit_.value_or(Content::all))) {
   describe(Element::byte, header_.dims);
-  load_labels(labels);
+  if (options.needs_labels) {
+    load_labels(labels);
+  } else {
+    lack_labels(header_.records);
+  }
   content_.map();
 }
 

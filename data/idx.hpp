@@ -41,7 +41,8 @@ struct IdxHeader {
 ///          has no records or empty records, or its length does not match the header.
 IdxHeader read_idx_header(Content& content, IdxKind kind, std::uint64_t keep);
 
-/// A pair of IDX files. Local; not thread-safe.
+/// A pair of IDX files; without ReadOptions::needs_labels only that of images is read. Local; not
+/// thread-safe.
 class IdxSource final : public StoredSource {
  public:
   /// Throws what read_idx_header throws; DataError if the counts differ or a label in use is

@@ -103,7 +103,11 @@ NpySource::NpySource(const std::filesystem::path& images, const std::filesystem:
   }
   describe(is_bytes(header_.type) ? Element::byte : Element::number,
            {header_.shape.begin() + 1, header_.shape.end()});
-  load_labels(labels);
+  if (options.needs_labels) {
+    load_labels(labels);
+  } else {
+    lack_labels(header_.shape[0]);
+  }
   content_.map();
 }
 
@@ -397,7 +401,7 @@ bool remove_part(std::string& name, const std::string& part) {
 
 }  // namespace
 
-NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
+NpzArrays find_npz_arrays(const std::filesystem::path& archive, bool needs_labels) {
   constexpr std::array<std::string_view, 4> images{"x", "images", "data", "features"};
   constexpr std::array<std::string_view, 4> labels{"y", "labels", "target", "targets"};
   std::map<std::string, RecordFiles> parts;
@@ -423,7 +427,7 @@ NpzArrays find_npz_arrays(const std::filesystem::path& archive) {
   }
   NpzArrays arrays;
   for (const auto& [part, pair] : parts) {
-    const bool is_half = pair.records.empty() || pair.labels.empty();
+    const bool is_half = pair.records.empty() || (needs_labels && pair.labels.empty());
     if (is_half && part.empty() && parts.size() > 1) continue;  // other arrays
     if (is_half) {
       const bool no_labels = pair.labels.empty();

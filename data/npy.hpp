@@ -18,7 +18,8 @@
 // "mnist.npz/x_train.npy" (Content). Arrays of images are called x, images, data or features,
 // arrays of labels y, labels, target or targets, in either case; those of a training and a test set
 // have `train` and `test` before or behind, with an underscore: x_train, train_images. Other arrays
-// are ignored. Every rank that opens an array decompresses it, as it does gzip.
+// are ignored. Where labels are not needed, images may be alone: x_test, X. Every rank that opens
+// an array decompresses it, as it does gzip.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,8 @@ std::string npy_header(const char* descr, std::span<const std::uint64_t> shape);
 ///          records, or its length does not match the header.
 NpyHeader read_npy_header(Content& content, std::uint64_t keep);
 
-/// A pair of NPY files. Local; not thread-safe.
+/// A pair of NPY files; without ReadOptions::needs_labels only that of images is read. Local; not
+/// thread-safe.
 class NpySource final : public StoredSource {
  public:
   /// Throws what read_npy_header throws; DataError if the counts differ, labels are not integers,
@@ -93,9 +95,10 @@ struct NpzArrays {
   std::optional<RecordFiles> unnamed;  ///< of neither: X and y
 };
 
+/// `needs_labels`   false: images may lack labels.
 /// Errors   throws DataError: a damaged archive, two arrays for one purpose, images without labels,
 ///          or no images.
 /// Ranks    local.
-NpzArrays find_npz_arrays(const std::filesystem::path& archive);
+NpzArrays find_npz_arrays(const std::filesystem::path& archive, bool needs_labels);
 
 }  // namespace lockstep::data

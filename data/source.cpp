@@ -218,6 +218,10 @@ void StoredSource::describe(Element element, std::vector<std::uint64_t> shape) {
   divisor_ = scale_ ? scale_->divisor() : checked_divisor(divide_by_, 1.0F);
 }
 
+void StoredSource::lack_labels(std::uint64_t records) {
+  labels_.assign(static_cast<std::size_t>(std::min(records, limit_.value_or(records))), 0);
+}
+
 std::uint64_t StoredSource::classes() const noexcept {
   if (given_classes_) return static_cast<std::uint64_t>(*given_classes_);
   return static_cast<std::uint64_t>(*std::max_element(labels_.begin(), labels_.end())) + 1;

@@ -108,7 +108,8 @@ struct ReadOptions {
   char separator = '\0';  ///< of CSV: see TableOptions
   /// Of CSV without a table: the features that a network takes; another number is a DataError.
   std::optional<std::size_t> features = {};
-  /// False: a CSV file with a table, and a folder of pictures, may lack labels, which are 0 then.
+  /// False: a CSV file with a table, and a folder of pictures, may lack labels, which are 0 then;
+  /// those of IDX and NPY are not read, and all are 0.
   bool needs_labels = true;
   PictureOptions pictures = {};
   /// Size, channels and classes of pictures, which replace `pictures` and `classes`; null: found.

@@ -89,6 +89,9 @@ class StoredSource : public Source {
   /// Sets element type and shape of a record. The product of `shape` must not overflow.
   void describe(Element element, std::vector<std::uint64_t> shape);
 
+  /// Gives each of `records` records in the file, up to the limit, the label 0.
+  void lack_labels(std::uint64_t records);
+
   /// Begins bytes_read() again: what was read before belongs to opening.
   void forget_bytes_read() noexcept { bytes_read_ = 0; }
 

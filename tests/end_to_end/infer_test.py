@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import unittest
+import zipfile
 
 import command
 import files
@@ -141,6 +142,41 @@ class Inference(command.CommandTest):
         self.predict("alone.csv", "--data", data)
         result = run("train --data", data, "--run-dir", self.folder / "none")
         self.assert_refused(result, 65, [data, "no training files"])
+
+    def test_predictions_need_no_labels(self):
+        """Images of IDX, NPY and NPZ alone; labels of other classes beside them are not read."""
+        made = self.folder / "idx"
+        self.succeed("generate", made, "--train-limit 1 --test-limit 200")
+        npy = self.folder / "npy"
+        self.succeed("convert", made, npy, "--format npy")
+        for path in (*made.glob("train*"), *npy.glob("train*")):
+            path.unlink()
+        expected = self.predict("expected.csv", "--data", made).read_bytes()
+        (made / TEST[1]).write_bytes(files.idx([250] * 200, (200,)))
+        self.assertEqual(self.predict("others.csv", "--data", made).read_bytes(), expected)
+        (made / TEST[1]).unlink()
+        (npy / "test-labels.npy").unlink()
+        npz = {}
+        for name in ("x_test", "X"):
+            npz[name] = self.folder / f"{name}.npz"
+            with zipfile.ZipFile(npz[name], "w") as archive:
+                archive.write(npy / "test-images.npy", f"{name}.npy")
+        for data, needles in ((made, [f"{TEST[0]} has no labels", TEST[1]]),
+                              (npy, ["test-images.npy has no labels", "test-labels.npy"]),
+                              (npz["x_test"], ["x_test.npy", "no labels"]),
+                              (npz["X"], ["X.npy", "no labels"])):
+            with self.subTest(data=data.name):
+                output = self.predict("p.csv", "--data", data, ranks=2)
+                self.assertEqual(output.read_bytes(), expected)
+                self.assert_refused(run("evaluate", self.checkpoint, "--data", data), 65, needles)
+        kept = (made / TEST[0]).read_bytes()
+        self.assert_refused(run("predict", self.checkpoint, "--data", made, "--output", made / TEST[0]),
+                            2, [f"a file of the data {made}"])
+        self.assertEqual((made / TEST[0]).read_bytes(), kept)
+        (made / TEST[1]).write_bytes(files.labels(200))
+        (made / TEST[0]).unlink()
+        self.assert_refused(run("predict", self.checkpoint, "--data", made), 65,
+                            [f"{TEST[1]} has no images"])
 
     def test_damaged_checkpoints(self):
         for case, (name, damage, needles) in DAMAGES.items():

@@ -186,6 +186,9 @@ TEST_CASE("files without a partner, and ambiguous ones, are named", "[data]") {
   CHECK_THAT(
       data.error(),
       StartsWith(data.path() + ": train-more-images has no labels beside it (train-more-labels,"));
+  const auto unlabelled = data::open_data_part(data.path(), data::Part::train,
+                                               {.train_limit = 8, .needs_labels = false});
+  CHECK(data::label_counts(*unlabelled) == std::vector<std::uint64_t>{8});  // labels are not read
   std::filesystem::remove(data.folder.path() / "train-more-images");
   std::filesystem::remove(data.folder.path() / "t10k-images-idx3-ubyte");
   CHECK_THAT(data.error(),
