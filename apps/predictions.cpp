@@ -22,6 +22,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/npy.hpp"
+#include "lockstep/nn/loss.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -56,7 +57,15 @@ std::string class_name(const PredictionOutput& output, std::size_t label) {
   return output.names.classes.empty() ? std::to_string(label) : output.names.classes[label];
 }
 
-bool has_label(float probability) { return probability > 0.5F; }
+/// The probabilities of classes or labels.
+std::vector<float> probabilities_of(const PredictionOutput& output,
+                                    const train::Prediction& prediction) {
+  std::vector<float> all(prediction.outputs.begin(), prediction.outputs.end());
+  if (output.predicted == train::Predicted::flags) {
+    std::transform(all.begin(), all.end(), all.begin(), nn::sigmoid<float>);
+  }
+  return all;
+}
 
 /// The output `i` of a regression, in the units of the table.
 float value_of(const PredictionOutput& output, const train::Prediction& prediction, std::size_t i) {
@@ -114,16 +123,15 @@ std::vector<std::string> fields_of(const PredictionOutput& output,
     return fields;
   }
   if (output.predicted == train::Predicted::flags) {
-    for (const float probability : prediction.outputs) {
-      fields.emplace_back(has_label(probability) ? "1" : "0");
+    for (const float logit : prediction.outputs) {
+      fields.emplace_back(nn::predicts_label(logit) ? "1" : "0");
     }
     if (!output.has_probabilities) return fields;
-    for (const float probability : prediction.outputs) fields.push_back(text_of(probability));
-    return fields;
+  } else {
+    fields = {class_name(output, static_cast<std::size_t>(prediction.label)),
+              text_of(prediction.probability)};
   }
-  fields = {class_name(output, static_cast<std::size_t>(prediction.label)),
-            text_of(prediction.probability)};
-  for (const float one : prediction.outputs) fields.push_back(text_of(one));
+  for (const float one : probabilities_of(output, prediction)) fields.push_back(text_of(one));
   return fields;
 }
 
@@ -300,14 +308,16 @@ class JsonPredictions final : public PredictionWriter {
   void add_labels(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
     json["labels"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
-      if (has_label(prediction.outputs[i])) json["labels"].push_back(class_name(output_, i));
+      if (nn::predicts_label(prediction.outputs[i]))
+        json["labels"].push_back(class_name(output_, i));
     }
     if (output_.has_probabilities) add_probabilities(prediction, json);
   }
 
   void add_probabilities(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
-    for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
-      json["probabilities"][class_name(output_, i)] = shortest_double(prediction.outputs[i]);
+    const std::vector<float> all = probabilities_of(output_, prediction);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      json["probabilities"][class_name(output_, i)] = shortest_double(all[i]);
     }
   }
 
@@ -340,12 +350,13 @@ class NpyPredictions final : public PredictionWriter {
       if (output_.predicted == train::Predicted::label) {
         append(std::as_bytes(std::span(&prediction.label, 1)));
       } else if (are_flags()) {
-        for (const float probability : prediction.outputs) {
-          const std::int32_t flag = has_label(probability) ? 1 : 0;
+        for (const float logit : prediction.outputs) {
+          const std::int32_t flag = nn::predicts_label(logit) ? 1 : 0;
           append(std::as_bytes(std::span(&flag, 1)));
         }
       } else if (output_.predicted != train::Predicted::values) {
-        append(std::as_bytes(prediction.outputs));
+        const std::vector<float> all = probabilities_of(output_, prediction);
+        append(std::as_bytes(std::span(all)));
       } else {
         for (std::size_t i = 0; i < output_.outputs; ++i) {
           const float value = value_of(output_, prediction, i);

@@ -468,11 +468,10 @@ struct Packing {
       mine[1] = label << 32 | std::bit_cast<std::uint32_t>(probability);
       if (outputs == 0) continue;
       floats.resize(row.size());
-      scores_of(row,
-                predicted == Predicted::probabilities ? nn::TargetKind::label
-                : predicted == Predicted::flags       ? nn::TargetKind::flags
-                                                      : nn::TargetKind::values,
-                floats);
+      scores_of(
+          row,
+          predicted == Predicted::probabilities ? nn::TargetKind::label : nn::TargetKind::values,
+          floats);
       std::memcpy(&mine[2], floats.data(), outputs * sizeof(float));
     }
   }

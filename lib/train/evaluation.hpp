@@ -258,7 +258,7 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 enum class Predicted {
   label,          ///< the label and its probability alone
   probabilities,  ///< those of all classes, too
-  flags,          ///< of several labels: the probability of each
+  flags,          ///< of several labels: the logit of each
   values,         ///< of a regression: the outputs
 };
 
@@ -267,7 +267,7 @@ struct Prediction {
   std::uint64_t id = 0;                 ///< id of the record in the data set
   std::int32_t label = 0;               ///< the first index of the greatest logit
   float probability = 0;                ///< softmax of that logit
-  std::span<const float> outputs = {};  ///< probabilities or values [outputs], unless `label`
+  std::span<const float> outputs = {};  ///< as Predicted has it, [outputs]; empty for `label`
 };
 
 /// Receives the predictions of one global batch. The span is valid only during the call.

@@ -1,4 +1,4 @@
-"""Writes IDX, PNG and TFRecord files and reads safetensors, by the formats' own definitions."""
+"""Writes IDX, PNG and TFRecord files, writes and reads safetensors, by the formats' own definitions."""
 
 import ctypes
 import gzip
@@ -65,6 +65,16 @@ def write_signed(path, content):
     manifest["files"][path.name] = {"bytes": len(content),
                                     "xxh3": f"{xxh3(content, ctypes.c_size_t(len(content))):016x}"}
     (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+def safetensors(tensors):
+    """A file of {name: (type, shape, bytes)}."""
+    header, at = {}, 0
+    for name, (kind, shape, content) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(content)]}
+        at += len(content)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + b"".join(content for _, _, content in tensors.values())
 
 
 def read_safetensors(path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import command
 from command import Run, call, faults, mpirun, run
-from files import TEST, TRAIN, labels, png, read_safetensors, write_set
+from files import TEST, TRAIN, labels, png, read_safetensors, safetensors, write_set
 from network_test import conv, layer, relu_norm
 from survive_test import RECOVERY
 
@@ -29,16 +29,6 @@ def frozen(text, *names):
     for name in names:
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nfreeze = true\n')
     return text
-
-
-def safetensors(tensors):
-    """A file of {name: (type, shape, bytes)}."""
-    header, at = {}, 0
-    for name, (kind, shape, content) in tensors.items():
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(content)]}
-        at += len(content)
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + b"".join(content for _, _, content in tensors.values())
 
 
 def packed(values, kind):

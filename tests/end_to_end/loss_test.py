@@ -1,9 +1,11 @@
 """Losses and metrics from the command: one hash for any ranks, what is recorded and evaluated, what is refused."""
 
 import json
+import struct
 import unittest
 
 import command
+import files
 from command import run
 
 FLAGS = "--test-split 0.2 --batch-size 16 --layers 8 --epochs 2 --progress off"
@@ -165,6 +167,24 @@ class Losses(command.CommandTest):
                          "--test-split 0.25 --batch-size 16 --layers 16 --epochs 10 --progress off")
         network = json.loads((one.checkpoints[-1] / "network.json").read_text())
         self.assertEqual((network["loss"], network["widths"]), ("binary cross-entropy", [2, 16, 1]))
+
+    def test_a_label_is_predicted_as_it_is_evaluated(self):
+        """By the sign of the logit: here its sigmoid, in float32, is a half."""
+        weights = self.folder / "weights.safetensors"
+        weights.write_bytes(files.safetensors({"0.weight": ("F32", [2, 1], bytes(8)),
+                                               "0.bias": ("F32", [1], struct.pack("<f", 1e-9))}))
+        args = "--label-column more --ignore-columns large,rare --task multi-label --test-split 0.25 --layers none"
+        made = self.train("--data", self.labels(), args, "--steps 1 --learning-rate 1e-30 --progress off",
+                          "--init", weights)
+        data = self.folder / "all.csv"
+        data.write_text("a,b,more\n" + "".join(f"{i},{i * i % 7},1\n" for i in range(12)))
+        out = self.succeed("evaluate", made.folder, "--data", data, "--json").out
+        self.assertEqual(json.loads(out)["accuracy"], 1)
+        self.assertEqual(self.predicted(made, data, 1), [(1.0,) * 12, (0.5,) * 12])
+        lines = self.succeed("predict", made.folder, "--data", data, "--output - --output-format jsonl").out
+        self.assertEqual([json.loads(line)["labels"] for line in lines.splitlines()], [["more"]] * 12)
+        self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.npy")
+        self.assertEqual((self.folder / "p.npy").read_bytes()[-48:], struct.pack("<12i", *[1] * 12))
 
     def test_refusals_of_several_labels(self):
         args = "--label-column more,large,rare --test-split 0.25 --progress off"
