@@ -73,14 +73,13 @@ std::size_t find_label(const CsvHeader& header, const TableOptions& options,
       name_label(names, options, wanted));
 }
 
-/// Reads the columns of the files of one training set.
+/// What the columns of the files of one training set are.
 class SchemaFinder {
  public:
-  SchemaFinder(const TableOptions& options, std::optional<int> classes, const OpeningRanks* ranks)
-      : options_(options), classes_(classes), ranks_(ranks) {}
-
-  /// The files of a training set.
-  void read(std::span<const std::string> paths) {
+  /// Reads the files.
+  SchemaFinder(std::span<const std::string> paths, const TableOptions& options,
+               std::optional<int> classes, const OpeningRanks* ranks)
+      : options_(options), classes_(classes), ranks_(ranks) {
     for (const auto& path : paths) read(path);
   }
 
@@ -290,37 +289,44 @@ class SchemaFinder {
       throw ConfigError("`label_column` names no column", "name the column that has the labels");
     }
     const auto require_feature = [&](const std::string& name, const char* option) {
-      require_column(name, option, place);
-      if (!has_labels(name)) return;
-      throw ConfigError(
-          place + ": `" + option + "` names the column " + in_quotes(name) +
-              ", which has the labels",
-          std::string("leave it out of `") + option + "`, or name another column of labels");
+      require_column(name, option);
+      refuse_if(has_labels(name), option, name, "has the labels",
+                std::string("leave it out of `") + option + "`, or name another column of labels");
     };
     for (const std::string& name : options_.ignored) require_feature(name, "ignore_columns");
-    for (const std::string& name : options_.categories) require_feature(name, "category_columns");
-    require_weight_column(place);
+    for (const std::string& name : options_.categories) {
+      require_feature(name, "category_columns");
+      refuse_if(contains(options_.ignored, name), "category_columns", name,
+                "`ignore_columns` leaves out", "name it in one of them");
+    }
+    require_weight_column();
   }
 
-  void require_column(const std::string& name, const char* setting,
-                      const std::string& place) const {
+  void require_column(const std::string& name, const char* setting) const {
     if (contains(names_, name)) return;
-    throw ConfigError(place + ": no column is named " + in_quotes(name) + ", as in `" + setting +
+    throw ConfigError(place_ + ": no column is named " + in_quotes(name) + ", as in `" + setting +
                           "`; the columns are " + listed(names_),
                       did_you_mean(nearest(name, names_), "name one of them"));
   }
 
-  void require_weight_column(const std::string& place) const {
+  void require_weight_column() const {
     const std::string& name = options_.weight_column;
     if (name.empty()) return;
-    require_column(name, "weight_column", place);
-    const auto refuse = [&](const std::string& problem) {
-      throw ConfigError(place + ": `weight_column` names the column " + in_quotes(name) + problem,
-                        "name a column of weights alone");
+    require_column(name, "weight_column");
+    const auto refuse = [&](bool is_wrong, const char* which) {
+      refuse_if(is_wrong, "weight_column", name, which, "name a column of weights alone");
     };
-    if (has_labels(name)) refuse(", which has the labels");
-    if (contains(options_.ignored, name)) refuse(", which `ignore_columns` leaves out");
-    if (contains(options_.categories, name)) refuse(", which `category_columns` takes as words");
+    refuse(has_labels(name), "has the labels");
+    refuse(contains(options_.ignored, name), "`ignore_columns` leaves out");
+    refuse(contains(options_.categories, name), "`category_columns` takes as words");
+  }
+
+  void refuse_if(bool is_wrong, const char* setting, const std::string& name, const char* which,
+                 const std::string& remedy) const {
+    if (!is_wrong) return;
+    throw ConfigError(
+        place_ + ": `" + setting + "` names the column " + in_quotes(name) + ", which " + which,
+        remedy);
   }
 
   [[noreturn]] void refuse_header() const {
@@ -582,15 +588,11 @@ class SchemaFinder {
 
 TableSchema find_schema(std::span<const std::string> paths, const TableOptions& options,
                         std::optional<int> classes, const OpeningRanks* ranks) {
-  SchemaFinder finder(options, classes, ranks);
-  finder.read(paths);
-  return finder.schema();
+  return SchemaFinder(paths, options, classes, ranks).schema();
 }
 
 TableSchema find_classes(const std::string& path, const TableOptions& options) {
-  SchemaFinder finder(options, std::nullopt, nullptr);
-  finder.read(std::span(&path, 1));
-  return finder.classes();
+  return SchemaFinder({&path, 1}, options, std::nullopt, nullptr).classes();
 }
 
 }  // namespace lockstep::data

@@ -337,6 +337,8 @@ class Tables(command.CommandTest):
                 (text_of(flowers()), "--ignore-columns bode", 2, ["'bode'", "'boden'"]),
                 (text_of(flowers()), "--ignore-columns boden,art", 2,
                  ["flowers.csv:1: --ignore-columns names the column 'art', which has the labels"]),
+                (text_of(flowers()), "--ignore-columns boden --category-columns boden", 2,
+                 ["flowers.csv:1: --category-columns names the column 'boden', which --ignore-columns leaves out"]),
                 (text_of(flowers()), "--category-columns art", 2,
                  ["flowers.csv:1: --category-columns names the column 'art', which has the labels"]),
                 ("1.5,7.5,rot,1\n" * 9, "--label-column label", 65, ["the line is a record: --header none --label-column -1"]),
