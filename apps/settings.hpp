@@ -3,6 +3,7 @@
 // the library's options that they stand for.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -162,6 +163,11 @@ const Setting* find_setting(std::string_view name);
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
 /// Errors   throws ConfigError, with the nearest valid name.
 const Setting& setting_named(std::string_view place, const std::string& key);
+
+/// Settings on which losses depend, besides network and data: under other values they cannot be
+/// compared.
+inline constexpr std::array settings_of_loss = {"loss", "huber-delta", "label-smoothing",
+                                                "weight-column"};
 
 /// Sets `setting`, or the setting named `key`. Every message begins with `place`.
 ///

@@ -61,20 +61,33 @@ void print_trial(const fs::path& out, std::size_t number) {
   std::string line =
       fmt::format("{}  {}  ", trial_name(number), trial_settings_text(trial.settings));
   if (const auto* result = trial.last(); trial.state != "failed" && result != nullptr) {
-    const auto figures = [&](const char* set, double loss, double score) {
-      return fmt::format("  {} loss {:.4f}, {} {:.4f}", set, loss, score_name(*result), score);
+    const auto add = [&](const char* set, const train::SetFigures& there) {
+      line += fmt::format("  {} loss {:.4f}, {} {:.4f}", set, there.loss, score_name(*result),
+                          there.score);
+      for (const auto& [name, figure] : there.metrics) {
+        line += fmt::format(", {} {:.4f}", name, figure);
+      }
     };
     line += counted(result->epochs, "epoch");
-    if (const auto& there = result->validation) {
-      line += figures("validation", there->loss, there->score);
-    }
-    line += figures("testing", result->test_loss, result->test_score);
+    if (result->validation) add("validation", *result->validation);
+    add("testing", result->test);
     line += fmt::format("  {}  {:.2f} s", to_hex(result->weights_hash), result->seconds);
   } else {
     line += fmt::format("failed ({}): {}", static_cast<int>(trial.code), trial.reason);
   }
   fmt::print("{}\n", presentable(line));
   std::fflush(stdout);
+}
+
+/// The figures of a set by name, as cells; null: there are none.
+std::vector<std::string> cells_of(const train::SetFigures* figures,
+                                  const std::vector<std::string>& names) {
+  std::vector<std::string> cells;
+  for (const std::string& name : names) {
+    const auto figure = figures == nullptr ? std::nullopt : figures->named(name);
+    cells.push_back(figure ? fmt::format("{:.4f}", *figure) : "-");
+  }
+  return cells;
 }
 
 void print_trials(const SweepRecord& record) {
@@ -91,11 +104,17 @@ void print_trials(const SweepRecord& record) {
   lines[0] = {"trial"};
   for (const auto& [name, value] : record.trials[0].settings) lines[0].push_back(name);
   if (halves) lines[0].emplace_back("epochs");
-  const bool validates = best != nullptr && best->validation;
-  if (validates) lines[0].insert(lines[0].end(), {"validation loss", score});
-  for (const char* name : {"testing loss", score, "weights", "seconds", "state"}) {
-    lines[0].emplace_back(name);
+  std::vector<std::string> names = {"loss", "score"};
+  if (best != nullptr) {
+    for (const auto& [name, figure] : best->test.metrics) names.push_back(name);
   }
+  const bool validates = best != nullptr && best->validation;
+  for (const char* set : {"validation", "testing"}) {
+    if (set == std::string_view("validation") && !validates) continue;
+    lines[0].insert(lines[0].end(), {std::string(set) + " loss", score});
+    lines[0].insert(lines[0].end(), names.begin() + 2, names.end());
+  }
+  for (const char* name : {"weights", "seconds", "state"}) lines[0].emplace_back(name);
   for (const std::size_t i : order) {
     const Trial& trial = record.trials[i];
     auto& line = lines.emplace_back();
@@ -103,11 +122,11 @@ void print_trials(const SweepRecord& record) {
     for (const auto& [name, value] : trial.settings) line.push_back(presentable(value));
     const auto* last = trial.last();
     if (halves) line.push_back(last == nullptr ? "-" : std::to_string(last->epochs));
-    const auto& there = last == nullptr ? std::nullopt : last->validation;
-    if (validates) line.push_back(there ? fmt::format("{:.4f}", there->loss) : "-");
-    if (validates) line.push_back(there ? fmt::format("{:.4f}", there->score) : "-");
-    line.push_back(last == nullptr ? "-" : fmt::format("{:.4f}", last->test_loss));
-    line.push_back(last == nullptr ? "-" : fmt::format("{:.4f}", last->test_score));
+    const auto add = [&](const train::SetFigures* figures) {
+      for (std::string& cell : cells_of(figures, names)) line.push_back(std::move(cell));
+    };
+    if (validates) add(last != nullptr && last->validation ? &*last->validation : nullptr);
+    add(last == nullptr ? nullptr : &last->test);
     line.push_back(last == nullptr ? "-" : to_hex(last->weights_hash));
     line.push_back(last == nullptr ? "-" : fmt::format("{:.2f}", last->seconds));
     line.push_back(trial.state);
@@ -334,8 +353,7 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
     const auto epochs = train::read_epochs(folder);
     const train::EpochReport& last = epochs.back();
     TrialResult result = {.epochs = last.epoch,
-                          .test_loss = last.test_loss,
-                          .test_score = last.test_score,
+                          .test = {last.test_loss, last.test_score, last.test_metrics},
                           .validation = last.validation,
                           .is_regression = last.is_regression,
                           .weights_hash = last.weights_hash};

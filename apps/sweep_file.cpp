@@ -87,12 +87,13 @@ class Keys {
     return all;
   }
 
-  std::string choice(const char* key, const std::vector<std::string>& words) const {
+  std::string choice(const char* key, const std::vector<std::string>& words,
+                     const char* remedy = nullptr) const {
     if (!given(key)) return words.front();
     const std::string text = flag_text(*table_.get(key), place(key));
     if (contains(words, text)) return text;
     refuse(place(key), fmt::format("'{}' is none of {}", printable(text), fmt::join(words, ", ")),
-           did_you_mean(nearest(text, words), "use one of these"));
+           remedy != nullptr ? remedy : did_you_mean(nearest(text, words), "use one of these"));
   }
 
   void require_not_given(const char* key, const std::string& why, const std::string& remedy) const {
@@ -303,6 +304,41 @@ void read_halving(const Keys& keys, Sweep& sweep, const RunConfig& base) {
   require_halvable(keys.place("halving"), sweep, base);
 }
 
+/// What may decide which trials are best.
+std::vector<std::string> metrics_of_trial(const RunConfig& config) {
+  std::vector<std::string> figures = {"accuracy", "loss", "R2"};
+  if (config.metrics != "none") {
+    for (std::string& name : split_list(config.metrics)) figures.push_back(std::move(name));
+  }
+  std::vector<std::string> metrics;
+  for (const char* set : {"testing ", "validation "}) {
+    for (const std::string& figure : figures) metrics.push_back(set + figure);
+  }
+  return metrics;
+}
+
+/// Throws ConfigError for a metric that a trial does not have, or losses of different kinds.
+void read_metric(const Keys& keys, Sweep& sweep, const RunConfig& base) {
+  const RunConfig first = with_settings(base, sweep.trials.front());
+  for (const TrialSettings& trial : sweep.trials) {
+    const RunConfig config = with_settings(base, trial);
+    sweep.metric = keys.choice("metric", metrics_of_trial(config),
+                               "use one of these, or name another in the setting `metrics`, too");
+    if (is_of_validation(sweep.metric) && !config.validation) {
+      refuse(keys.place("metric"), "there is no validation set",
+             "add validation = 0.1 above the table [sweep], or use a testing metric");
+    }
+    if (figure_of(sweep.metric) != "loss") continue;
+    for (const char* name : settings_of_loss) {
+      const Setting& setting = setting_named(name, name);
+      if (setting.literal(config) == setting.literal(first)) continue;
+      refuse(keys.place("metric"),
+             fmt::format("the losses of the trials cannot be compared: {} varies", name),
+             "use another metric, such as \"testing accuracy\" or \"testing R2\"");
+    }
+  }
+}
+
 /// Throws ConfigError for settings that the sweep sets itself.
 void require_free(const std::string& path, const RunConfig& base) {
   for (const Setting& setting : settings()) {
@@ -320,6 +356,11 @@ bool is_of_sweep(const std::string& setting) {
 }
 
 bool is_of_validation(const std::string& metric) { return metric.starts_with("validation "); }
+
+std::string figure_of(const std::string& metric) {
+  const std::string name = metric.substr(metric.find(' ') + 1);
+  return name == "accuracy" || name == "R2" ? "score" : name;
+}
 
 RunConfig with_settings(RunConfig base, const TrialSettings& settings) {
   for (const auto& [name, value] : settings) set_value(base, "--" + name, name, value);
@@ -344,8 +385,6 @@ Sweep read_sweep(const std::string& path, const std::string& text, const RunConf
            fmt::format("{} cannot be cut into groups of {}", counted(ranks, "rank"), sweep.group),
            "use a divisor of the number of ranks, or start other ranks");
   }
-  sweep.metric = keys.choice("metric", {"testing accuracy", "testing loss", "testing R2",
-                                        "validation accuracy", "validation loss", "validation R2"});
   const bool is_random = keys.choice("method", {"grid", "random"}) == "random";
   if (is_random && !keys.given("trials")) {
     refuse(path, "method random without trials", "add trials = 12 to [sweep]");
@@ -362,11 +401,7 @@ Sweep read_sweep(const std::string& path, const std::string& text, const RunConf
       is_random ? random(keys.count("trials", 0, 1, max_trials), seed, all) : grid(path, all);
   sweep.trials.reserve(choices.size());
   for (const Choice& choice : choices) sweep.trials.push_back(settings_of(all, choice, base));
-  for (const TrialSettings& trial : sweep.trials) {
-    if (!is_of_validation(sweep.metric) || with_settings(base, trial).validation) continue;
-    refuse(keys.place("metric"), "there is no validation set",
-           "add validation = 0.1 above the table [sweep], or use a testing metric");
-  }
+  read_metric(keys, sweep, base);
   read_halving(keys, sweep, base);
   return sweep;
 }

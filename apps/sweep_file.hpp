@@ -5,7 +5,8 @@
 //   method = "grid"                or "random"
 //   trials = 12                    of random
 //   seed = 1                       of random
-//   metric = "testing accuracy"    or loss or R2, of testing or validation: decides which is best
+//   metric = "testing accuracy"    or loss, R2 or one of the setting `metrics`, of testing or
+//                                  validation: decides which is best
 //   halving = 2                    none unless given: after each of `rungs` but the last, 1/halving
 //                                  of the trials go on, rounded up
 //   rungs = [1, 2, 4]              with halving: ascending numbers of epochs
@@ -54,6 +55,9 @@ bool is_of_sweep(const std::string& setting);
 
 /// True of the metrics "validation loss" and such.
 bool is_of_validation(const std::string& metric);
+
+/// The figure of a metric in train::SetFigures: "testing accuracy" -> "score".
+std::string figure_of(const std::string& metric);
 
 /// The configuration of one trial: `base` with its settings.
 RunConfig with_settings(RunConfig base, const TrialSettings& settings);

@@ -30,13 +30,14 @@ constexpr const char* lock_folder = ".queue";
 
 ordered_json json_of(const TrialResult& result) {
   const std::string score = result.is_regression ? "r2" : "accuracy";
-  ordered_json json = {{"epochs", result.epochs},
-                       {"test_loss", result.test_loss},
-                       {"test_" + score, result.test_score}};
-  if (result.validation) {
-    json["validation_loss"] = result.validation->loss;
-    json["validation_" + score] = result.validation->score;
-  }
+  ordered_json json = {{"epochs", result.epochs}};
+  const auto add = [&](const std::string& set, const train::SetFigures& figures) {
+    json[set + "_loss"] = figures.loss;
+    json[set + "_" + score] = figures.score;
+    for (const auto& [name, figure] : figures.metrics) json[set + "_" + name] = figure;
+  };
+  add("test", result.test);
+  if (result.validation) add("validation", *result.validation);
   json["seconds"] = result.seconds;
   json["weights_hash"] = to_hex(result.weights_hash);
   return json;
@@ -71,12 +72,9 @@ TrialResult result_in(const ordered_json& json, const train::JsonPlace& place) {
   TrialResult result;
   result.is_regression = json.contains("test_r2");
   result.epochs = train::count_in(json, "epochs", place);
-  result.test_loss = train::number_in(json, "test_loss", place);
-  const std::string score = result.is_regression ? "r2" : "accuracy";
-  result.test_score = train::number_in(json, ("test_" + score).c_str(), place);
+  result.test = train::figures_in(json, "test", place);
   if (json.contains("validation_loss")) {
-    result.validation = {train::number_in(json, "validation_loss", place),
-                         train::number_in(json, ("validation_" + score).c_str(), place)};
+    result.validation = train::figures_in(json, "validation", place);
   }
   result.seconds = train::number_in(json, "seconds", place);
   result.weights_hash = train::hash_in(json, "weights_hash", place);
@@ -149,14 +147,14 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
   return "";
 }
 
-/// Lower is better; NaN without a validation set.
+/// Lower is better; NaN without a validation set, or the figure.
 double cost(const std::string& metric, const TrialResult& result) {
-  train::SetFigures figures = {result.test_loss, result.test_score};
-  if (is_of_validation(metric)) {
-    if (!result.validation) return std::nan("");
-    figures = *result.validation;
-  }
-  return metric.ends_with(" loss") ? figures.loss : -figures.score;
+  const auto none = std::nan("");
+  if (is_of_validation(metric) && !result.validation) return none;
+  const auto& figures = is_of_validation(metric) ? *result.validation : result.test;
+  const std::string name = figure_of(metric);
+  const double figure = figures.named(name).value_or(none);
+  return train::is_less_better(name) ? figure : -figure;
 }
 
 }  // namespace

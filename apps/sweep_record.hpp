@@ -8,6 +8,7 @@
 //                "exit_code": 0, "reason": "", "data": "16 hex digits",
 //                "results": [{"epochs": 3, "test_loss": 0.21, "test_accuracy": 0.94,
 //                             "validation_loss": 0.2, "validation_accuracy": 0.9,   if there is one
+//                             "test_auc": 0.98, "validation_auc": 0.97,    of the setting `metrics`
 //                             "seconds": 1.7, "weights_hash": "16 hex digits"}]}, ...]}
 //
 // A result is of a rung, without halving of the end. Regressions have "test_r2" in place of
@@ -33,8 +34,7 @@ namespace lockstep::apps {
 /// What a trial has reached at a rung.
 struct TrialResult {
   std::uint64_t epochs = 0;
-  double test_loss = 0;
-  double test_score = 0;  ///< accuracy, or R2 of a regression
+  train::SetFigures test = {};  ///< the score: accuracy, or R2 of a regression
   std::optional<train::SetFigures> validation = {};
   bool is_regression = false;
   double seconds = 0;  ///< of training

@@ -321,7 +321,7 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
   // Figures of another kind cannot be compared with the best one.
   std::vector<const char*> of_figure = {"monitor"};
   if (config_.monitor == "loss") {
-    of_figure.insert(of_figure.end(), {"loss", "huber-delta", "label-smoothing", "weight-column"});
+    of_figure.insert(of_figure.end(), settings_of_loss.begin(), settings_of_loss.end());
   }
   const bool is_same = std::all_of(of_figure.begin(), of_figure.end(), [&](const char* name) {
     const std::pair now(std::string(name), setting_named(name, name).literal(config_));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/data/file.hpp"
+#include "lockstep/train/plot.hpp"
 
 namespace lockstep::train {
 
@@ -66,6 +67,11 @@ std::vector<std::uint64_t> counts_in(const nlohmann::ordered_json& object, const
 
 /// `object[key]`, 16 lower-case hexadecimal digits.
 std::uint64_t hash_in(const nlohmann::ordered_json& object, const char* key,
+                      const JsonPlace& place);
+
+/// Loss, score and metrics of `set`, "test" or "validation", as runs and sweeps record them:
+/// "test_loss", "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
+SetFigures figures_in(const nlohmann::ordered_json& object, const std::string& set,
                       const JsonPlace& place);
 
 /// Throws DataError unless `object` is one, with no other keys than `known`.

@@ -5,8 +5,20 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/plot.hpp"
 
 namespace lockstep::train {
+
+std::optional<double> SetFigures::named(std::string_view name) const {
+  if (name == "loss") return loss;
+  if (name == "score") return score;
+  for (const auto& [metric, figure] : metrics) {
+    if (metric == name) return figure;
+  }
+  return std::nullopt;
+}
+
+bool is_less_better(std::string_view figure) { return figure == "loss"; }
 
 void ValueSums::add(double output, double value) noexcept {
   if (count_++ == 0) first_ = value;

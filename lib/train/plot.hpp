@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,13 @@ struct SetFigures {
   double loss = 0;
   double score = 0;
   NamedFigures metrics = {};
+
+  /// "loss", "score", or the one of `metrics` with that name; nullopt: there is none.
+  std::optional<double> named(std::string_view name) const;
 };
+
+/// True of "loss", of which less is better; of all other figures of a data set more is.
+bool is_less_better(std::string_view figure);
 
 /// Report of one epoch. Training loss and score are of its examples, computed before the update of
 /// each step, without those of skipped steps.

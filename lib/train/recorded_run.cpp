@@ -89,12 +89,11 @@ EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
   if (!field(json, train_score.c_str(), place).is_null()) {
     epoch.train_score = number_in(json, train_score.c_str(), place);
   }
-  epoch.test_loss = number_in(json, "test_loss", place);
-  epoch.test_score = number_in(json, ("test_" + score).c_str(), place);
-  if (json.contains("validation_loss")) {
-    epoch.validation = {number_in(json, "validation_loss", place),
-                        number_in(json, ("validation_" + score).c_str(), place)};
-  }
+  SetFigures test = figures_in(json, "test", place);
+  epoch.test_loss = test.loss;
+  epoch.test_score = test.score;
+  epoch.test_metrics = std::move(test.metrics);
+  if (json.contains("validation_loss")) epoch.validation = figures_in(json, "validation", place);
   epoch.seconds = number_in(json, "seconds", place);
   epoch.examples_per_second = number_in(json, "examples_per_second", place);
   epoch.weights_hash = hash_in(json, "weights_hash", place);

@@ -52,8 +52,8 @@ struct RecordedRun {
 /// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-/// Reads epochs.jsonl of a run: all fields of EpochReport but metrics and the new shares. The run
-/// may still be trained. Errors and ranks as of read_run(); an epoch must have ended.
+/// Reads epochs.jsonl of a run: all fields of EpochReport but the new shares. The run may
+/// still be trained. Errors and ranks as of read_run(); an epoch must have ended.
 std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
 
 /// True if the run's summary.json says that it is finished; false if it cannot be read. Local.

@@ -194,24 +194,12 @@ EpochReport Trainer::evaluate(const Timed& timed) {
           .weights_hash = hash};
 }
 
-namespace {
-
-double monitored_figure(const SetFigures& figures, const std::string& name) {
-  if (name == "loss") return figures.loss;
-  for (const auto& [metric, figure] : figures.metrics) {
-    if (metric == name) return figure;
-  }
-  return figures.score;
-}
-
-}  // namespace
-
 /// Compares an epoch with the best one. Of equal ones the first is the best.
 void Trainer::judge(const SetFigures& validation) {
   BestEpoch& best = position_.best;
   const std::string& name = options_.validation.monitored;
-  const double figure = monitored_figure(validation, name);
-  const bool is_better = name == "loss" ? figure < best.figure : figure > best.figure;
+  const double figure = validation.named(name).value_or(validation.score);
+  const bool is_better = is_less_better(name) ? figure < best.figure : figure > best.figure;
   const bool is_first = best.epoch == 0 || (std::isnan(best.figure) && !std::isnan(figure));
   if (!is_first && !is_better) return;
   best = {position_.epoch + 1, replica_.steps(), figure};

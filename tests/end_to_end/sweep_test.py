@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import unittest
@@ -40,6 +41,9 @@ REFUSED = (  # what stands in [sweep] and below, the lines' texts
     ("", "[sweep.settings]\nlearning-rate = { min = 0.1, max = 1.0 }\n", [":9", "interval in a grid", "random"]),
     ("group = 3\n", GRID, [":8", "2 ranks", "groups of 3"]),
     ("metric = 'accuracy'\n", GRID, [":8", "metric", "'accuracy' is none of", "testing accuracy"]),
+    ("metric = 'testing auc'\n", GRID, [":8", "'testing auc' is none of", "--metrics"]),
+    ("metric = 'testing loss'\n", "[sweep.settings]\nlabel-smoothing = [0, 0.1]\n",
+     [":8: metric: the losses of the trials cannot be compared: label-smoothing varies", "testing accuracy"]),
     ("trails = 3\n", GRID, [":8", "'trails'", "did you mean 'trials'"]),
     ("trials = 3\n", GRID, [":8", "trials", "of a grid"]),
     ("method = 'random'\n", RANDOM, ["method random without trials"]),
@@ -131,6 +135,25 @@ class Sweep(command.CommandTest):
             self.assertEqual(one["settings"]["learning-rate"], other["learning-rate"])
         self.assert_ends(self.sweep(self.file("method = 'random'\ntrials = 2\nseed = 6\n", fewer), "other"), 0)
         self.assertNotEqual(self.record("other")["trials"][0]["settings"], self.record("fewer")["trials"][0]["settings"])
+
+    def test_the_best_by_a_metric(self):
+        base = BASE + "metrics = 'auc,top-2'\nvalidation = 0.2\n"
+        settings = "[sweep.settings]\nlearning-rate = [0.001, 0.01, 0.1]\nloss = ['cross-entropy', 'squared-error']\n"
+        for metric, key, column in (("testing auc", "test_auc", 9), ("validation top-2", "validation_top-2", 6)):
+            out = key
+            self.assert_ends(self.sweep(self.file(f"metric = '{metric}'\n", settings, base), out, threads=2), 0)
+            trials = self.record(out)["trials"]
+            recorded = json.loads((self.folder / out / "trial-001" / "epochs.jsonl").read_text())
+            for name in ("test_auc", "test_top-2", "validation_auc", "validation_top-2"):
+                self.assertEqual(trials[0]["results"][0][name], recorded[name])
+            best = sorted(range(6), key=lambda i: -trials[i]["results"][0][key])
+            head, *lines = [re.split("  +", line.strip())
+                            for line in self.succeed("sweep --show", self.folder / out).out.splitlines()]
+            self.assertEqual([line[0] for line in lines], [f"trial-{i + 1:03}" for i in best])
+            self.assertEqual(head[3:11], [f"{set} loss" if figure == "loss" else figure
+                                          for set in ("validation", "testing")
+                                          for figure in ("loss", "accuracy", "auc", "top-2")])
+            self.assertEqual([line[column] for line in lines], [f"{trials[i]['results'][0][key]:.4f}" for i in best])
 
     def test_killed_and_continued_on_other_ranks(self):
         path = self.file("", base=BASE + "checkpoint-every = 3\n")

@@ -134,7 +134,11 @@ TEST_CASE("the epochs of a run are read while it is trained", "[plot]") {
   RunDirectory directory(path.string(), "", {});
   CHECK_THROWS_WITH(read_epochs(path), Contains("no epoch is recorded"));
   directory.on_epoch({.epoch = 1, .train_loss = 0.5, .test_score = 0.25, .weights_hash = 0xcd});
-  directory.on_epoch({.epoch = 2, .train_score = -1.5, .is_regression = true});
+  directory.on_epoch({.epoch = 2,
+                      .train_score = -1.5,
+                      .test_metrics = {{"auc", std::nan("")}},
+                      .is_regression = true,
+                      .validation = SetFigures{.loss = 2, .score = 3, .metrics = {{"auc", 0.75}}}});
   const auto epochs = read_epochs(path);
   REQUIRE(epochs.size() == 2);
   CHECK(epochs[0].train_loss == 0.5);
@@ -142,5 +146,13 @@ TEST_CASE("the epochs of a run are read while it is trained", "[plot]") {
   CHECK(epochs[0].weights_hash == 0xcd);
   CHECK(epochs[1].is_regression);
   CHECK(epochs[1].train_score == -1.5);
+  REQUIRE(epochs[1].test_metrics.size() == 1);
+  CHECK(epochs[1].test_metrics[0].first == "auc");
+  CHECK(std::isnan(epochs[1].test_metrics[0].second));
+  REQUIRE(epochs[1].validation);
+  CHECK(epochs[1].validation->named("loss") == 2);
+  CHECK(epochs[1].validation->named("score") == 3);
+  CHECK(epochs[1].validation->named("auc") == 0.75);
+  CHECK_FALSE(epochs[1].validation->named("top-2"));
   CHECK_THROWS_WITH(read_epochs(folder.path() / "none"), Contains("none: no such folder"));
 }
