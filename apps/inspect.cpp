@@ -13,6 +13,7 @@
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
+#include "apps/flag_names.hpp"
 #include "apps/library_options.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
@@ -24,6 +25,7 @@
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
@@ -43,6 +45,7 @@ struct Contents {
 
 std::string text_of(const ordered_json& value) {
   if (value.is_string()) return presentable(value.get<std::string>());
+  if (value.is_null()) return "-";
   if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
   if (value.is_array()) {
@@ -249,6 +252,61 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   return contents;
 }
 
+/// The runs in a folder that has no data files, by name.
+std::vector<fs::path> runs_in(const fs::path& folder) {
+  std::vector<fs::path> runs;
+  std::error_code ignored;
+  for (const auto& entry : list_folder(folder, ignored)) {
+    if (data::part_of_file(entry.path())) return {};
+    const bool is_own = entry.is_directory(ignored) && !entry.is_symlink(ignored);  // not `latest`
+    if (is_own && !train::run_file_in(entry.path()).empty()) runs.push_back(entry.path());
+  }
+  return runs;
+}
+
+/// What summary.json says of a run.
+ordered_json summary_of(const fs::path& run, bool& damaged) {
+  ordered_json part = {{"run", run.filename().string()},
+                       {"state", "no step recorded"},
+                       {"epochs", nullptr},
+                       {"steps", nullptr},
+                       {"test loss", nullptr},
+                       {"test score", nullptr},  // accuracy or R2
+                       {"best epoch", nullptr}};
+  const train::JsonPlace place = {run / "summary.json", 0, "give the folder of a run, unchanged"};
+  std::error_code ignored;
+  if (!fs::exists(place.path, ignored)) return part;
+  try {
+    const ordered_json json = train::read_object(place);
+    part["state"] = train::text_in(json, "status", place);
+    part["steps"] = train::count_in(json, "steps", place);
+    const auto& epochs = train::list_in(json, "epochs", place);
+    part["epochs"] = epochs.size();
+    if (!epochs.empty()) {
+      const train::SetFigures test = train::figures_in(epochs.back(), "test", place);
+      part["test loss"] = test.loss;
+      part["test score"] = test.score;
+    }
+    if (json.contains("best")) part["best epoch"] = train::count_in(json["best"], "epoch", place);
+  } catch (const DataError& error) {
+    part["state"] = error.problem();
+    damaged = true;
+  }
+  return part;
+}
+
+/// A folder of runs, also that of a sweep.
+Contents inspect_runs(const fs::path& folder, const std::vector<fs::path>& runs, bool& damaged) {
+  Contents contents{.headline = "runs in " + folder.string(), .parts_name = "runs"};
+  std::error_code ignored;
+  if (fs::exists(folder / "sweep.json", ignored)) {
+    contents.facts["sweep"] =
+        "`lockstep sweep --show " + in_shell(folder.string()) + "` has the settings of its trials";
+  }
+  for (const fs::path& run : runs) contents.parts.push_back(summary_of(run, damaged));
+  return contents;
+}
+
 /// `classes`: their names; empty: they have none.
 ordered_json part_of(const std::string& name, data::Source& source,
                      const std::vector<std::string>& classes) {
@@ -325,19 +383,22 @@ int inspect(const Arguments& arguments) {
     throw DataError(path.string() + ": no such file or folder",
                     "give the folder of a run or a checkpoint, or data");
   }
-  const bool is_data = !is_run && !is_checkpoint && saved.empty();
-  if (verify && is_data) {
+  const bool is_one = is_run || is_checkpoint || !saved.empty();
+  const auto runs = is_one || is_named ? std::vector<fs::path>() : runs_in(path);
+  const bool is_data = !is_one && runs.empty();
+  if (verify && (is_data || !runs.empty())) {
     throw ConfigError("--verify: " + path.string() + " is neither a run nor a checkpoint",
-                      "leave it out: data has no manifest");
+                      is_data ? "leave it out: data has no manifest" : "name one of its runs");
   }
   if (!is_data && !arguments.settings.empty()) {
     throw ConfigError("--" + arguments.settings.front().first + ": " + path.string() +
-                          " is no data, but a run or a checkpoint",
+                          " is no data, but a run, a checkpoint or a folder of them",
                       "leave it out");
   }
   const Contents contents = is_run           ? inspect_run(path, verify, damaged)
                             : is_checkpoint  ? inspect_checkpoint(path, verify)
                             : !saved.empty() ? inspect_saved(path, saved, verify, damaged)
+                            : !runs.empty()  ? inspect_runs(path, runs, damaged)
                                              : inspect_data(path.string(), arguments);
   arguments.given("json") ? print_json(contents) : print(contents);
   return static_cast<int>(damaged ? ExitCode::data : ExitCode::success);
@@ -350,7 +411,7 @@ Syntax inspect_syntax() {
   syntax.command = "lockstep inspect";
   syntax.does =
       "Prints what a run, a checkpoint, a folder of them or a data set contains: shapes, ranges, "
-      "hashes.\n"
+      "hashes; of a folder of runs, also of a sweep, their state and figures.\n"
       "Ends with 65 if a checkpoint or summary.json is damaged.\n";
   syntax.usage = "PATH [flags]";
   syntax.operand = "path";

@@ -39,6 +39,33 @@ class Inspect(command.CommandTest):
         (made.folder / "checkpoints/step-2-copy").mkdir()  # not a checkpoint's name
         self.assertEqual(self.inspected(made.folder)["checkpoints"][-1]["checkpoint"], found["checkpoints"][-1]["checkpoint"])
 
+    def test_a_folder_of_runs(self):
+        for name, flags in (("runs/a", "--epochs 2"), ("runs/b", "--validation 0.2 --epochs 1 --keep-best")):
+            self.train(SMALL, flags, name=name)
+        folder = self.folder / "runs"
+        (folder / "latest").symlink_to("b")
+        (folder / "c").mkdir()
+        (folder / "c" / "config.toml").write_text("")
+        (folder / "none").mkdir()
+        found = self.inspected(folder)["runs"]
+        summaries = [json.loads((folder / name / "summary.json").read_text()) for name in "ab"]
+        last = [summary["epochs"][-1] for summary in summaries]
+        self.assertEqual([list(run.values()) for run in found], [
+            [name, "finished", epochs, summary["steps"], epoch["test_loss"], epoch["test_accuracy"], best]
+            for name, epochs, summary, epoch, best in zip("ab", (2, 1), summaries, last, (None, 1))]
+            + [["c", "no step recorded", None, None, None, None, None]])
+        self.assert_refused(run("inspect", folder, "--verify"), 2, ["--verify", "name one of its runs"])
+        self.assert_refused(run("inspect", folder, "--classes 3"), 2, ["--classes", "a folder of them"])
+        (folder / "b" / "summary.json").write_text("{")
+        (folder / "sweep.json").write_text("{}")
+        damaged = run("inspect", folder)
+        self.assert_ends(damaged, 65)
+        self.assert_says(damaged.out, ["b/summary.json", "finished", f"lockstep sweep --show {folder}"], damaged)
+        self.succeed("generate", folder / "data", "--train-limit 10 --test-limit 10")
+        for path in (folder / "data").iterdir():
+            path.rename(folder / path.name)
+        self.assertEqual([part["records"] for part in self.inspected(folder)["sets"]], [10, 10])  # of data beside runs
+
     def test_a_checkpoint(self):
         made = self.train(SMALL, "--hash-every 1")
         found = self.inspected(made.checkpoints[-1], "--verify")
