@@ -1,9 +1,11 @@
 // The reference bits were read off TensorFlow 2.21: tf.random.stateless_uniform, seed (22, 23).
 #include "lockstep/nn/initialisers.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -59,6 +61,22 @@ TEST_CASE("the tutorial's first weights equal TensorFlow's", "[nn]") {
   CHECK(w2[3] == digits(-0.09865949));
   CHECK(sum(w2) == Approx(-4.17751552).epsilon(1e-8));
   for (const std::size_t bias : {1, 3, 5}) CHECK(sum(block.logical_value(bias)) == 0);
+}
+
+TEST_CASE("layers of one shape begin equal, within Glorot's limits", "[nn]") {
+  const auto products = make_strict_products(Simd::automatic);
+  const Convolution conv = {8, 3, Padding::same};
+  const NetworkShape shape(FeatureShape{12, 12, 8, true}, {{conv, "a"}, {conv, "b"}, Flatten{}},
+                           10);
+  Network<float> network(shape, 1, *products);
+  initialise(network, {22, 23});
+  const auto a = network.parameters().logical_value(0);
+  CHECK(a == network.parameters().logical_value(2));
+  const float greatest = std::abs(*std::max_element(
+      a.begin(), a.end(), [](float x, float y) { return std::abs(x) < std::abs(y); }));
+  const float limit = glorot_limit(3 * 3 * 8, 3 * 3 * 8);
+  CHECK(greatest <= limit);
+  CHECK(greatest > 0.99F * limit);
 }
 
 TEST_CASE("every value can be computed without those before it", "[nn]") {
