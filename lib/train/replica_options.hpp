@@ -60,6 +60,8 @@ enum class DeviceExchange {
 /// else that is a value.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
+  /// `lockstep train` rounds the learning rate to float32: a program that wants the weights of its
+  /// run does so, too.
   optim::OptimizerOptions optimizer = {.learning_rate = static_cast<double>(0.001F)};
   const nn::Loss<float>* loss = nullptr;  ///< must outlive the replica; null: cross-entropy
   /// Weights of each class in the training loss, which multiply those of examples; the loss is
