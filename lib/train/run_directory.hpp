@@ -11,7 +11,10 @@
 // A line of metrics.jsonl, with the tensors' hashes every `hash_every` steps:
 //   {"step": 1, "epoch": 1, "examples": 128, "loss": 2.327221, "accuracy": 0.0625,
 //    "seconds": 0.0041, "hashes": {"0.weight": "16 hex digits", ...}}
-// and with "skipped": true in a step that changed nothing, where "loss" may be null: not finite.
+// with "learning_rate" under a schedule or a warm-up, "gradient_norm" (before it was clipped) with
+// clip_norm, and "skipped": true in a step that changed nothing, where "loss" may be null: not
+// finite. Loss and accuracy are those before the step's update; training's of an epoch are their
+// means over its examples, with their weights in the loss.
 // summary.json has the fields of RunReport and RunFacts. While the run is trained it has those that
 // are known, and the last epochs may be missing. Some of them:
 //   "status"                   "running"; "finished"; "stopped", with a checkpoint; or "failed".
