@@ -420,7 +420,7 @@ void require_reportable(std::uint64_t outputs, const data::TableSchema* table) {
 
 namespace {
 
-/// Means over classes.
+/// Means over classes or labels.
 struct MeanScores {
   double precision = 0;
   double recall = 0;
@@ -435,9 +435,11 @@ struct MeanScores {
     weights += weight;
   }
 
-  std::vector<std::string> line(const char* name, std::uint64_t examples) const {
-    const auto mean = [&](double sum) { return fmt::format("{:.4f}", sum / weights); };
-    return {name, mean(precision), mean(recall), mean(f1), grouped(examples)};
+  std::vector<std::string> line(const char* name, std::uint64_t support) const {
+    const auto mean = [&](double sum) {
+      return fmt::format("{:.4f}", weights > 0 ? sum / weights : 0.0);
+    };
+    return {name, mean(precision), mean(recall), mean(f1), grouped(support)};
   }
 };
 
@@ -449,19 +451,21 @@ void print_report(const train::Evaluation& test, const std::vector<std::string>&
   };
   std::vector<std::vector<std::string>> lines = {
       {"", "precision", "recall", "f1-score", "support"}};
-  MeanScores macro;  // of the classes that occur, as scikit-learn has it
+  MeanScores macro;  // of the classes that occur, or of all labels, as scikit-learn has it
   MeanScores weighted;
+  std::uint64_t support = 0;
   for (const train::ClassCounts& counts : test.classes()) {
     const std::size_t index = lines.size() - 1;
     lines.push_back({classes.empty() ? std::to_string(index) : presentable(classes[index]),
                      score(counts.precision()), score(counts.recall()), score(counts.f1()),
                      grouped(counts.examples)});
-    if (counts.f1()) macro.add(counts, 1);
+    if (counts.f1() || !test.labels.empty()) macro.add(counts, 1);
     weighted.add(counts, static_cast<double>(counts.examples));
+    support += counts.examples;
   }
   lines.push_back({"accuracy", "", "", score(test.accuracy()), grouped(test.examples)});
-  lines.push_back(macro.line("macro avg", test.examples));
-  lines.push_back(weighted.line("weighted avg", test.examples));
+  lines.push_back(macro.line("macro avg", support));
+  lines.push_back(weighted.line("weighted avg", support));
   fmt::print("\n");
   print_table(lines);
   std::fflush(stdout);

@@ -107,10 +107,28 @@ class Losses(command.CommandTest):
         self.assertEqual([label["label"] for label in figures["classes"]], ["more", "large", "rare"])
         self.assertEqual(figures["accuracy"], one.summary["epochs"][-1]["test_accuracy"])
         self.assertEqual(one.summary["classes"], figures["classes"])
+        for name, keep in (("rare", lambda row: row[4] == "0"), ("any", lambda row: row[2:] == ["0", "0", "0"])):
+            some = self.folder / f"without-{name}.csv"
+            records = [line.split(",") for line in self.labels().read_text().splitlines()]
+            some.write_text("".join(",".join(row) + "\n" for row in records[:1] + [row for row in records[1:] if keep(row)]))
+            with self.subTest(without=name):
+                self.assert_means_of_report(one.folder, some)
         lines = self.folder / "predicted.jsonl"
         self.succeed("predict", *args, "--output", lines)
         first = json.loads(lines.read_text().splitlines()[0])
         self.assertEqual(first["labels"], [name for name, flag in zip(rows[0][1:4], rows[1][1:4]) if flag == "1"])
+
+    def assert_means_of_report(self, checkpoint, data):
+        """Those of scikit-learn's classification_report: of all labels, what a label does not have counts as 0."""
+        args = ("evaluate", checkpoint, "--data", data, "--report")
+        shown = self.succeed(*args)
+        table = {line[:14].strip(): line[14:].split() for line in shown.out.splitlines()}
+        labels = json.loads(self.succeed(*args, "--json").out)["classes"]
+        support = sum(label["examples"] for label in labels)
+        for row, weights in (("macro avg", [1] * len(labels)), ("weighted avg", [label["examples"] for label in labels])):
+            means = [sum(weight * (label[name] or 0) for weight, label in zip(weights, labels)) / (sum(weights) or 1)
+                     for name in ("precision", "recall", "f1")]
+            self.assertEqual(table[row], [*(f"{mean:.4f}" for mean in means), str(support)], str(shown))
 
     def test_metrics_are_those_of_the_predictions(self):
         path = self.labels()
