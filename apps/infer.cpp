@@ -413,13 +413,15 @@ bool is_in(const std::filesystem::path& place, std::filesystem::path file) {
   return false;
 }
 
-/// The files of `data`, and its folders of pictures.
-std::vector<std::filesystem::path> places_of(const std::string& data) {
+/// The files of the data, and its folders of pictures.
+std::vector<std::filesystem::path> places_of(const RunConfig& config) {
   std::vector<std::filesystem::path> places;
   for (const data::Part part : {data::Part::train, data::Part::test}) {
     try {
-      const auto found =
-          data::find_files(data, {.only = part, .may_lack_test = true, .needs_labels = false});
+      const auto found = data::find_files(config.data, {.format = data::format_named(config.format),
+                                                        .only = part,
+                                                        .may_lack_test = true,
+                                                        .needs_labels = false});
       for (const auto* files : {&found.train, &found.test}) {
         for (const auto& [records, labels] : *files) {
           places.push_back(data::archive_of(records));
@@ -450,7 +452,7 @@ void require_not_read(const std::string& output, const RunConfig& config,
     }
   }
   std::vector<std::filesystem::path> places;
-  if (std::filesystem::exists(target, error)) places = places_of(config.data);
+  if (std::filesystem::exists(target, error)) places = places_of(config);
   if (std::any_of(places.begin(), places.end(),
                   [&](const auto& place) { return is_in(place, target); })) {
     refuse("the data " + config.data);

@@ -21,6 +21,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/folder.hpp"
+#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/nn/network.hpp"
@@ -224,6 +225,13 @@ Contents inspect_saved(const fs::path& folder, const Checkpoints& checkpoints, b
   return contents;
 }
 
+/// What a run's `status` means: one that was killed goes on saying that it runs.
+std::string state_of(const std::string& status) {
+  return status == "finished" ? status
+         : status.empty()     ? "not complete"
+                              : "not complete (" + status + ")";
+}
+
 Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   Contents contents{.headline = "run " + folder.string(), .parts_name = "checkpoints"};
   auto& facts = contents.facts;
@@ -231,9 +239,7 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   if (fs::exists(folder / "metrics.jsonl", ignored)) {
     try {
       const train::RecordedRun run = train::read_run(folder);
-      facts["state"] = run.status == "finished" ? "finished"
-                       : run.status.empty()     ? "not complete"
-                                                : "not complete (" + run.status + ")";
+      facts["state"] = state_of(run.status);
       facts["steps"] = run.steps.back().step;
       facts["epoch"] = run.steps.back().epoch;
       for (const auto& [name, value] : run.steps.back().figures) {
@@ -252,16 +258,21 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   return contents;
 }
 
-/// The runs in a folder that has no data files, by name.
+/// The runs in a folder that has no data, by name, without links to others of them, as `latest` is.
 std::vector<fs::path> runs_in(const fs::path& folder) {
   std::vector<fs::path> runs;
   std::error_code ignored;
+  const fs::path here = fs::canonical(folder, ignored);
   for (const auto& entry : list_folder(folder, ignored)) {
     if (data::part_of_file(entry.path())) return {};
-    const bool is_own = entry.is_directory(ignored) && !entry.is_symlink(ignored);  // not `latest`
-    if (is_own && !train::run_file_in(entry.path()).empty()) runs.push_back(entry.path());
+    const bool is_second_name =
+        entry.is_symlink(ignored) && fs::canonical(entry.path(), ignored).parent_path() == here;
+    if (is_second_name || train::run_file_in(entry.path()).empty()) continue;
+    runs.push_back(entry.path());
   }
-  return runs;
+  const auto pictures = runs.empty() ? std::nullopt : data::find_picture_folders(folder);
+  const bool has_sets = pictures && pictures->first != folder;  // else runs may have plots
+  return has_sets ? std::vector<fs::path>() : runs;
 }
 
 /// What summary.json says of a run.
@@ -278,7 +289,7 @@ ordered_json summary_of(const fs::path& run, bool& damaged) {
   if (!fs::exists(place.path, ignored)) return part;
   try {
     const ordered_json json = train::read_object(place);
-    part["state"] = train::text_in(json, "status", place);
+    part["state"] = state_of(train::text_in(json, "status", place));
     part["steps"] = train::count_in(json, "steps", place);
     const auto& epochs = train::list_in(json, "epochs", place);
     part["epochs"] = epochs.size();

@@ -57,14 +57,11 @@ std::string class_name(const PredictionOutput& output, std::size_t label) {
   return output.names.classes.empty() ? std::to_string(label) : output.names.classes[label];
 }
 
-/// The probabilities of classes or labels.
-std::vector<float> probabilities_of(const PredictionOutput& output,
-                                    const train::Prediction& prediction) {
-  std::vector<float> all(prediction.outputs.begin(), prediction.outputs.end());
-  if (output.predicted == train::Predicted::flags) {
-    std::transform(all.begin(), all.end(), all.begin(), nn::sigmoid<float>);
-  }
-  return all;
+/// The probability of class or label `i`.
+float probability_of(const PredictionOutput& output, const train::Prediction& prediction,
+                     std::size_t i) {
+  const float given = prediction.outputs[i];
+  return output.predicted == train::Predicted::flags ? nn::sigmoid(given) : given;
 }
 
 /// The output `i` of a regression, in the units of the table.
@@ -131,7 +128,9 @@ std::vector<std::string> fields_of(const PredictionOutput& output,
     fields = {class_name(output, static_cast<std::size_t>(prediction.label)),
               text_of(prediction.probability)};
   }
-  for (const float one : probabilities_of(output, prediction)) fields.push_back(text_of(one));
+  for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
+    fields.push_back(text_of(probability_of(output, prediction, i)));
+  }
   return fields;
 }
 
@@ -308,16 +307,16 @@ class JsonPredictions final : public PredictionWriter {
   void add_labels(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
     json["labels"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
-      if (nn::predicts_label(prediction.outputs[i]))
-        json["labels"].push_back(class_name(output_, i));
+      if (!nn::predicts_label(prediction.outputs[i])) continue;
+      json["labels"].push_back(class_name(output_, i));
     }
     if (output_.has_probabilities) add_probabilities(prediction, json);
   }
 
   void add_probabilities(const train::Prediction& prediction, nlohmann::ordered_json& json) const {
-    const std::vector<float> all = probabilities_of(output_, prediction);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      json["probabilities"][class_name(output_, i)] = shortest_double(all[i]);
+    for (std::size_t i = 0; i < prediction.outputs.size(); ++i) {
+      json["probabilities"][class_name(output_, i)] =
+          shortest_double(probability_of(output_, prediction, i));
     }
   }
 
@@ -354,13 +353,12 @@ class NpyPredictions final : public PredictionWriter {
           const std::int32_t flag = nn::predicts_label(logit) ? 1 : 0;
           append(std::as_bytes(std::span(&flag, 1)));
         }
-      } else if (output_.predicted != train::Predicted::values) {
-        const std::vector<float> all = probabilities_of(output_, prediction);
-        append(std::as_bytes(std::span(all)));
       } else {
+        const bool are_values = output_.predicted == train::Predicted::values;
         for (std::size_t i = 0; i < output_.outputs; ++i) {
-          const float value = value_of(output_, prediction, i);
-          append(std::as_bytes(std::span(&value, 1)));
+          const float number = are_values ? value_of(output_, prediction, i)
+                                          : probability_of(output_, prediction, i);
+          append(std::as_bytes(std::span(&number, 1)));
         }
       }
     }

@@ -79,10 +79,13 @@ void print_trial(const fs::path& out, std::size_t number) {
   std::fflush(stdout);
 }
 
-/// The figures of a set by name, as cells; null: there are none.
+/// Loss, score and these metrics of a set, as cells; null: there are none.
 std::vector<std::string> cells_of(const train::SetFigures* figures,
-                                  const std::vector<std::string>& names) {
+                                  const std::vector<std::string>& metrics) {
+  std::vector<std::string> names = {"loss", "score"};
+  names.insert(names.end(), metrics.begin(), metrics.end());
   std::vector<std::string> cells;
+  cells.reserve(names.size());
   for (const std::string& name : names) {
     const auto figure = figures == nullptr ? std::nullopt : figures->named(name);
     cells.push_back(figure ? fmt::format("{:.4f}", *figure) : "-");
@@ -104,16 +107,17 @@ void print_trials(const SweepRecord& record) {
   lines[0] = {"trial"};
   for (const auto& [name, value] : record.trials[0].settings) lines[0].push_back(name);
   if (halves) lines[0].emplace_back("epochs");
-  std::vector<std::string> names = {"loss", "score"};
+  std::vector<std::string> metrics;
   if (best != nullptr) {
-    for (const auto& [name, figure] : best->test.metrics) names.push_back(name);
+    for (const auto& [name, figure] : best->test.metrics) metrics.push_back(name);
   }
+  const auto add_heads = [&](const char* loss) {
+    lines[0].insert(lines[0].end(), {loss, score});
+    lines[0].insert(lines[0].end(), metrics.begin(), metrics.end());
+  };
   const bool validates = best != nullptr && best->validation;
-  for (const char* set : {"validation", "testing"}) {
-    if (set == std::string_view("validation") && !validates) continue;
-    lines[0].insert(lines[0].end(), {std::string(set) + " loss", score});
-    lines[0].insert(lines[0].end(), names.begin() + 2, names.end());
-  }
+  if (validates) add_heads("validation loss");
+  add_heads("testing loss");
   for (const char* name : {"weights", "seconds", "state"}) lines[0].emplace_back(name);
   for (const std::size_t i : order) {
     const Trial& trial = record.trials[i];
@@ -123,7 +127,7 @@ void print_trials(const SweepRecord& record) {
     const auto* last = trial.last();
     if (halves) line.push_back(last == nullptr ? "-" : std::to_string(last->epochs));
     const auto add = [&](const train::SetFigures* figures) {
-      for (std::string& cell : cells_of(figures, names)) line.push_back(std::move(cell));
+      for (std::string& cell : cells_of(figures, metrics)) line.push_back(std::move(cell));
     };
     if (validates) add(last != nullptr && last->validation ? &*last->validation : nullptr);
     add(last == nullptr ? nullptr : &last->test);

@@ -149,11 +149,10 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
 
 /// Lower is better; NaN without a validation set, or the figure.
 double cost(const std::string& metric, const TrialResult& result) {
-  const auto none = std::nan("");
-  if (is_of_validation(metric) && !result.validation) return none;
+  if (is_of_validation(metric) && !result.validation) return std::nan("");
   const auto& figures = is_of_validation(metric) ? *result.validation : result.test;
   const std::string name = figure_of(metric);
-  const double figure = figures.named(name).value_or(none);
+  const double figure = figures.named(name).value();
   return train::is_less_better(name) ? figure : -figure;
 }
 

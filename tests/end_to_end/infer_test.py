@@ -334,6 +334,12 @@ class Inference(command.CommandTest):
                     self.assert_refused(refused, 2, [f"--output {output}: is a file of the", what, "another name"])
                     self.assertEqual(output.read_bytes() if output.exists() else None, before)
         self.succeed("predict", self.checkpoint, "--data", data, "--output", run_dir / "predictions.csv")
+        both = self.folder / "both"
+        self.succeed("convert", data, both, "--format npy")
+        for path in data.iterdir():
+            shutil.copy(path, both)
+        refused = run("predict", self.checkpoint, "--data", both, "--format npy --output", both / "test-images.npy")
+        self.assert_refused(refused, 2, [f"is a file of the data {both}"])
 
     def test_output_that_would_be_read_next_time(self):
         data = files.write_set(self.folder / "data", side=28)

@@ -4,6 +4,7 @@ import json
 import unittest
 
 import command
+import files
 from command import SMALL, run
 
 
@@ -44,6 +45,8 @@ class Inspect(command.CommandTest):
             self.train(SMALL, flags, name=name)
         folder = self.folder / "runs"
         (folder / "latest").symlink_to("b")
+        (folder / "a").rename(self.folder / "elsewhere")
+        (folder / "a").symlink_to(self.folder / "elsewhere")
         (folder / "c").mkdir()
         (folder / "c" / "config.toml").write_text("")
         (folder / "none").mkdir()
@@ -54,6 +57,8 @@ class Inspect(command.CommandTest):
             [name, "finished", epochs, summary["steps"], epoch["test_loss"], epoch["test_accuracy"], best]
             for name, epochs, summary, epoch, best in zip("ab", (2, 1), summaries, last, (None, 1))]
             + [["c", "no step recorded", None, None, None, None, None]])
+        (folder / "c" / "summary.json").write_text(json.dumps({**summaries[0], "status": "running"}))
+        self.assertEqual(self.inspected(folder)["runs"][2]["state"], "not complete (running)")
         self.assert_refused(run("inspect", folder, "--verify"), 2, ["--verify", "name one of its runs"])
         self.assert_refused(run("inspect", folder, "--classes 3"), 2, ["--classes", "a folder of them"])
         (folder / "b" / "summary.json").write_text("{")
@@ -61,6 +66,12 @@ class Inspect(command.CommandTest):
         damaged = run("inspect", folder)
         self.assert_ends(damaged, 65)
         self.assert_says(damaged.out, ["b/summary.json", "finished", f"lockstep sweep --show {folder}"], damaged)
+        pictures = self.folder / "pictures"
+        for place in ("train/a", "train/b", "test/a", "test/b"):
+            (pictures / place).mkdir(parents=True)
+            (pictures / place / "1.png").write_bytes(files.png([1, 2], 1, 2))
+        (self.folder / "elsewhere").rename(pictures / "run")
+        self.assertEqual([part["records"] for part in self.inspected(pictures)["sets"]], [2, 2])
         self.succeed("generate", folder / "data", "--train-limit 10 --test-limit 10")
         for path in (folder / "data").iterdir():
             path.rename(folder / path.name)

@@ -138,7 +138,7 @@ class Sweep(command.CommandTest):
 
     def test_the_best_by_a_metric(self):
         base = BASE + "metrics = 'auc,top-2'\nvalidation = 0.2\n"
-        settings = "[sweep.settings]\nlearning-rate = [0.001, 0.01, 0.1]\nloss = ['cross-entropy', 'squared-error']\n"
+        settings = "[sweep.settings]\nlearning-rate = [0.0003, 0.001, 0.01]\nloss = ['cross-entropy', 'squared-error']\n"
         for metric, key, column in (("testing auc", "test_auc", 9), ("validation top-2", "validation_top-2", 6)):
             out = key
             self.assert_ends(self.sweep(self.file(f"metric = '{metric}'\n", settings, base), out, threads=2), 0)
@@ -146,7 +146,9 @@ class Sweep(command.CommandTest):
             recorded = json.loads((self.folder / out / "trial-001" / "epochs.jsonl").read_text())
             for name in ("test_auc", "test_top-2", "validation_auc", "validation_top-2"):
                 self.assertEqual(trials[0]["results"][0][name], recorded[name])
-            best = sorted(range(6), key=lambda i: -trials[i]["results"][0][key])
+            best, by_score = (sorted(range(6), key=lambda i: -trials[i]["results"][0][figure])
+                              for figure in (key, key.split("_")[0] + "_accuracy"))
+            self.assertNotEqual(best, by_score)
             head, *lines = [re.split("  +", line.strip())
                             for line in self.succeed("sweep --show", self.folder / out).out.splitlines()]
             self.assertEqual([line[0] for line in lines], [f"trial-{i + 1:03}" for i in best])
