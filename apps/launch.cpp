@@ -17,8 +17,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -42,6 +44,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int cannot_start = 127;  // of the child process, as shells have it
+constexpr int by_signal = 128;     // and the number of the signal, as shells have it
 constexpr int failures_at_a_step = 3;
 constexpr auto poll_interval = std::chrono::milliseconds(50);
 constexpr auto pause = std::chrono::seconds(1);                 // before a restart
@@ -174,6 +177,27 @@ bool is_srun(const std::vector<std::string>& command) {
   return fs::path(command[0]).filename() == "srun";
 }
 
+/// True for an mpirun with its recovery, as its command line or environment say: its code is 0 also
+/// if all ranks were killed.
+bool ignores_killed_ranks(pid_t process) {
+  if (!comm::is_mpirun(program_of(process))) return false;
+  const std::string name = "orte_enable_recovery";
+  for (const char* const source : {"cmdline", "environ"}) {  // words with a zero byte behind each
+    std::ifstream file("/proc/" + std::to_string(process) + '/' + source);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto at = text.find(name);
+    if (at == std::string::npos) continue;
+    const std::string_view value = text.c_str() + std::min(at + name.size() + 1, text.size());
+    return value == "1" || value == "true";
+  }
+  return false;
+}
+
+/// True if the command trains nothing, and so records nothing.
+bool only_checks(const std::vector<std::string>& command) {
+  return contains(command, "--dry-run") || contains(command, "--print-config");
+}
+
 /// Kills a launcher that hangs. srun leaves a process in its group which, when srun is killed, ends
 /// the step and the allocation that srun made.
 void kill_launcher(pid_t launcher, bool leaves_group) {
@@ -289,6 +313,25 @@ class RecorderWatch {
   Clock::time_point next_look_ = Clock::now();
 };
 
+/// How the job ended that its launcher ended with `ended`, as its ranks recorded.
+///
+/// `must_record`: a job without a record has not succeeded, whatever the launcher returns.
+Ended as_recorded(Ended ended, bool must_record, const std::string& run, const SummaryId& before,
+                  const StopRequests& requests) {
+  if (const auto code = code_of_ranks(run, ended.was_asked)) {
+    return {*code, ended.was_asked, false};
+  }
+  const auto finished = has_finished(run, before);
+  if (finished.value_or(false)) {  // mpirun returns 1 if it was asked to stop
+    return ended.was_asked || ended.hung ? Ended{0, ended.was_asked, false} : ended;
+  }
+  if (ended.code == 0 && (finished || must_record)) {  // all ranks were killed
+    ended.code =
+        ended.was_asked ? by_signal + requests.signal() : static_cast<int>(ExitCode::timeout);
+  }
+  return ended;
+}
+
 /// Waits until the job ends, and passes signals on. Kills a launcher that outlives its ranks:
 /// mpirun 4.1.4 waits for a lost host for minutes, and for ever after some losses while MPI starts,
 /// and after all losses with its recovery on several hosts; srun does after the loss of a node.
@@ -297,26 +340,21 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
   Ended ended;
   auto with_ranks = Clock::now();
   bool had_ranks = false;
+  bool ignores_killed = false;
   RecorderWatch recorders(run);
   for (;;) {
     int status = 0;
     if (::waitpid(job, &status, WNOHANG) == job) {
-      constexpr int by_signal = 128;
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
-      if (const auto code = code_of_ranks(run, ended.was_asked)) {
-        ended = {*code, ended.was_asked, false};
-      } else if (const auto finished = has_finished(run, before)) {
-        // mpirun's recovery ignores killed ranks, and mpirun returns 1 if it was asked to stop.
-        if (ended.code == 0 && !*finished) ended.code = static_cast<int>(ExitCode::timeout);
-        if ((ended.was_asked || ended.hung) && *finished) ended = {0, ended.was_asked, false};
-      }
-      return ended;
+      const bool must_record = ignores_killed && !only_checks(command);
+      return as_recorded(ended, must_record, run, before, requests);
     }
     if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
       ::kill(job, signal);
       ended.was_asked = true;
     }
     const auto now = Clock::now();
+    ignores_killed = ignores_killed || ignores_killed_ranks(job);
     const auto ranks = has_ranks(job);
     had_ranks = had_ranks || ranks.value_or(false);
     const bool may_have_ranks = ranks.value_or(true) || !had_ranks;

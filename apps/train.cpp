@@ -25,6 +25,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/mpi.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
@@ -422,7 +423,10 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it
   run_ = *std::max_element(runs.begin(), runs.end());
   const bool is_first_group = run_.empty();
-  if (is_first_group && !introduce(job, total, comm)) return;
+  if (is_first_group && !introduce(job, total, comm)) {
+    if (is_rank_0 && comm::launcher_recovers()) record_end(static_cast<int>(ExitCode::success));
+    return;
+  }
 
   std::optional<Console> console;
   const auto stragglers = make_stragglers(config_, job);

@@ -76,6 +76,22 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["status"], "finished")
         self.assertEqual(len(made.losses), STEPS)
 
+    def test_ranks_that_are_all_killed_before_they_record_anything(self):
+        """Of which mpirun's recovery says nothing: it returns 0, as it does for a complete run, where no summary is written."""
+        made = command.Run(self.folder / "run")
+        recovers = {"OMPI_MCA_orte_enable_recovery": "1"}
+        for options, env in ((RECOVERY, None), ("", recovers)):
+            killed = [*mpirun(2, program="sh", options=options), "-c", "kill -9 $$", "--run-dir", str(made.folder)]
+            result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *killed], env=env)
+            self.assert_refused(result, 86, ["ended with code 86"])
+            if options:  # the second time beside a summary of another job
+                self.train(command.SMALL, name="run")
+        for flags in ("--survive --dry-run", "--survive", ""):
+            job = mpirun(2, "train", command.SMALL, flags, "--resume auto --run-dir", made.folder, options=RECOVERY)
+            result = command.call(launch(*job, flags="--max-restarts 0"))
+            self.assert_ends(result, 0)
+            self.assert_says(result.out, "dry run" if "dry" in flags else "nothing is left to train", result)
+
     def test_survivors_of_another_folder_or_clock_are_replaced(self):
         """launch looks for a relative run in the ranks' folder, and does not compare times with its own clock."""
         place = self.folder / "lockstep"  # the name of a program
