@@ -261,6 +261,12 @@ void require_data_for_settings(const Arguments& arguments) {
   }
 }
 
+/// Throws ConfigError for a backend that training refuses.
+void require_device_for_nccl(const RunConfig& config) {
+  if (config.backend != "nccl" || config.device == "cuda") return;
+  throw ConfigError("backend nccl with device cpu", "use `device=cuda`, or leave it out");
+}
+
 /// Checks the launch, and prints on rank 0. Collective; the same exit code on every rank.
 int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
   FlightRecorder recorder(world.rank(), world.size());
@@ -272,7 +278,10 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   launching::RankFacts mine = launching::own_facts(world);
   mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
   comm::together(world, [&] { mine.threads = threads_of(config, world); });
-  comm::together(world, [&] { require_data_for_settings(arguments); });
+  comm::together(world, [&] {
+    require_data_for_settings(arguments);
+    require_device_for_nccl(config);
+  });
   if (arguments.given("data")) open_data(config, mine);
   const auto builds = comm::gather_text(world, mine.build);
   const bool same_build = std::count(builds.begin(), builds.end(), mine.build) == world.size();

@@ -47,6 +47,7 @@ void require_fits_processor(const ReplicaOptions& options, const Groups& groups)
   };
   if (options.precision == Precision::tf32) refuse("precision tf32");
   if (options.device_exchange == DeviceExchange::nccl) refuse("backend nccl");
+  if (options.device_exchange == DeviceExchange::staged) refuse("device_exchange staged");
   if (options.share_device) refuse("`share_device`");
   if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
     throw ConfigError(std::string("simd ") + text_of(options.simd) + " with products library: " +

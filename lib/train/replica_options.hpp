@@ -56,8 +56,8 @@ enum class DeviceExchange {
 
 /// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
 /// same weights. Ranks may differ in how they compute (simd, zeros, threads, prefetch,
-/// micro_batch; and, but not with allreduce, products and device), and must have the same in all
-/// else that is a value.
+/// micro_batch; and, but not with allreduce, products, device and its options), and must have the
+/// same in all else that is a value.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   /// `lockstep train` rounds the learning rate to float32: a program that wants the weights of its
@@ -88,8 +88,8 @@ struct ReplicaOptions {
   std::size_t prefetch = 0;  ///< number of batches that prefetch() reads ahead
 
   Device device = Device::cpu;
-  bool share_device = false;  ///< ranks of a host may share a device
-  DeviceExchange device_exchange = DeviceExchange::automatic;
+  bool share_device = false;  ///< ranks of a host may share a device; not on the CPU
+  DeviceExchange device_exchange = DeviceExchange::automatic;  ///< not staged or nccl on the CPU
   /// The ranks with a device, if the others compute on the CPU; null: all ranks.
   comm::Communicator* devices = nullptr;
 

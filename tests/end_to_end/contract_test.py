@@ -532,6 +532,7 @@ class Doctor(command.CommandTest):
         self.assert_says(result.out, [f"error: {os.uname().nodename}: {missing}: no such file or folder", "remedy"], result)
         self.assert_refused(run("doctor", missing, "--threads 2"), 2, ["--threads", "RUN"])
         self.assert_refused(run("doctor --thread 2", ranks=2), 2, ["'--threads'"])
+        self.assert_refused(run("doctor --backend nccl"), 2, ["backend nccl with device cpu", "--device cuda"])
 
     def test_three_ranks(self):
         result = run("doctor --data synthetic", ranks=3)

@@ -699,6 +699,9 @@ TEST_CASE("options out of range are refused", "[train]") {
   own.threads = -1;
   CHECK_THAT(refused(own), Catch::StartsWith("2: `threads=-1`"));
   own = options;
+  own.device_exchange = train::DeviceExchange::staged;
+  CHECK_THAT(refused(own), Catch::StartsWith("2: device_exchange staged with device cpu"));
+  own = options;
   own.class_weights = {1, 1, 1};
   CHECK_THAT(refused(own), Catch::StartsWith("2: `class_weights`: 3 for a network of 4 outputs"));
   own.class_weights = {1, 1, 1, -1};
