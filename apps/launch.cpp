@@ -158,19 +158,8 @@ pid_t start(const std::vector<std::string>& command) {
 std::optional<bool> has_ranks(pid_t process) {
   const std::string program = program_of(process);
   if (!comm::is_mpirun(program) && program != "srun") return std::nullopt;
-  std::error_code error;
-  std::optional<bool> any;
-  const auto threads = list_folder("/proc/" + std::to_string(process) + "/task", error);
-  for (const auto& thread : threads) {  // mpirun starts ranks in several of them
-    std::ifstream list(thread.path() / "children");
-    if (!list) continue;
-    any = any.value_or(false);
-    for (int child = 0; list >> child;) {
-      const char state = process_stat(child).state;
-      if (state != 0 && state != 'Z') return true;
-    }
-  }
-  return any;
+  const auto children = children_of(process);
+  return children ? std::optional(!children->empty()) : std::nullopt;
 }
 
 bool is_srun(const std::vector<std::string>& command) {

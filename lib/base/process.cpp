@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/hash.hpp"
 
 namespace lockstep {
@@ -129,6 +130,22 @@ std::string program_of(int process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/comm");
   std::getline(file, name);
   return name;
+}
+
+std::optional<std::vector<int>> children_of(int process) {
+  std::error_code error;
+  std::optional<std::vector<int>> children;
+  const auto threads = list_folder("/proc/" + std::to_string(process) + "/task", error);
+  for (const auto& thread : threads) {  // several of them may start processes
+    std::ifstream list(thread.path() / "children");
+    if (!list) continue;
+    if (!children) children.emplace();
+    for (int child = 0; list >> child;) {
+      const char state = process_stat(child).state;
+      if (state != 0 && state != 'Z') children->push_back(child);
+    }
+  }
+  return children;
 }
 
 double wall_clock() {

@@ -32,6 +32,10 @@ ProcessStat process_stat(int process);
 /// such process.
 std::string program_of(int process);
 
+/// The processes that a process started and that have not ended, as zombies have; nullopt if the
+/// kernel does not tell.
+std::optional<std::vector<int>> children_of(int process);
+
 /// Seconds since 1970, by this host's clock.
 double wall_clock();
 

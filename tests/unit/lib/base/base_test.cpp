@@ -41,7 +41,9 @@ TEST_CASE("a process that ignores SIGTERM is killed", "[base]") {
     if (ignores) {
       REQUIRE(test::soon([&] { return process_stat(child).state == 'S'; }));
     }
+    CHECK(children_of(::getpid()).value() == std::vector<int>{child});
     REQUIRE(end_process(child, 200ms));
+    REQUIRE(test::soon([&] { return children_of(::getpid()).value().empty(); }));  // a zombie
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     REQUIRE(WIFSIGNALED(status));
