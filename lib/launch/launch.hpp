@@ -73,7 +73,8 @@ void require_no_batch_shell(const std::optional<comm::Launch>& launch, const std
 /// error, and after an AgreedError that not all ranks throw within 5 seconds, the rank prints it
 /// and ends the whole job, because its peers may be waiting in a collective. If `body` has not
 /// called `connected` after `start_seconds`, ends the process with code 86: MPI may wait for ever
-/// for a rank that has ended; first calls `before_timeout`, in another thread, if it is not empty.
+/// for a rank that has ended. Under mpirun's recovery it ends also 2 seconds after another rank of
+/// its host. First calls `before_timeout`, in another thread, if it is not empty.
 /// Before MPI starts, one rank of each host removes what dead processes left of MPI.
 int run_over_mpi(const std::optional<comm::Launch>& launch, const MpiRankBody& body,
                  double start_seconds = 600, const std::function<void()>& before_timeout = {});

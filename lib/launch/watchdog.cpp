@@ -14,6 +14,7 @@
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/launch/launch.hpp"
 
@@ -212,29 +213,59 @@ std::vector<std::int32_t> Watchdog::odd_processes(std::span<const Flight> flight
 }
 
 constexpr auto time_before_end = std::chrono::seconds(1);
+constexpr auto time_without_rank = std::chrono::seconds(2);  // for an error of all ranks
 
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }
 
+namespace {
+
+/// Ends a process in its start.
+[[noreturn]] void end_start(const std::string& text, const std::function<void()>& before_end) {
+  print_error(text);
+  if (before_end) {  // not for long: its file system may be what the start waits for
+    std::thread(before_end).detach();
+    std::this_thread::sleep_for(time_before_end);
+  }
+  comm::abort_job(static_cast<int>(ExitCode::timeout));
+}
+
+/// True if mpirun runs with its recovery and a rank of this host has ended, or does not exist yet.
+bool lacks_rank(pid_t launcher) {
+  const std::string program = program_of(launcher);
+  if (!comm::launcher_recovers() || (!comm::is_mpirun(program) && program != "orted")) return false;
+  const char* const ranks = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const auto children = children_of(launcher);  // and perhaps shells to other hosts
+  if (ranks == nullptr || !children) return false;
+  return children->size() < whole_number(ranks).value_or(0);
+}
+
+}  // namespace
+
 StartLimit::StartLimit(int rank, double seconds, bool launched,
                        const std::function<void()>& before_end) {
+  using Clock = std::chrono::steady_clock;
   const pid_t parent = launched ? ::getppid() : 0;
-  const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::duration<double>(seconds + std::min(rank, max_seconds_later));
+  const auto later = std::chrono::seconds(std::min(rank, max_seconds_later));
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds) + later;
+  const std::string name = "rank " + std::to_string(rank);
   thread_ = start_thread("that limits the time of the start", [=](const std::stop_token& stop) {
+    auto complete = Clock::now();  // when all ranks of this host ran
     while (sleep_unless_stopped(stop, interval)) {
-      const bool is_over = std::chrono::steady_clock::now() > end;
-      if (is_over) {
-        print_error(
-            "rank " + std::to_string(rank) + " waited for " + with_decimals(seconds, 0) +
-            " s in the start\n  remedy: start the same program and subcommand on all ranks, "
-            "and look for ranks that have ended; `timeout` sets the limit");
-        if (before_end) {  // not for long: its file system may be what the start waits for
-          std::thread(before_end).detach();
-          std::this_thread::sleep_for(time_before_end);
-        }
-        comm::abort_job(static_cast<int>(ExitCode::timeout));
+      const auto now = Clock::now();
+      if (now > end) {
+        end_start(name + " waited for " + with_decimals(seconds, 0) +
+                      " s in the start\n  remedy: start the same program and subcommand on all "
+                      "ranks, and look for ranks that have ended; `timeout` sets the limit",
+                  before_end);
       }
       end_without_launcher(parent, rank);
+      if (!lacks_rank(parent)) complete = now;
+      if (now - complete > time_without_rank + later) {
+        end_start(name +
+                      ": another rank of this host has ended in the start, which waits for it\n"
+                      "  remedy: look at what that rank prints, and start the job again",
+                  before_end);
+      }
     }
   });
 }

@@ -58,14 +58,15 @@ double start_limit(double seconds) noexcept;
 
 /// Ends this process with code 86 if it exists for longer than `seconds`: for MPI_Init and the
 /// first collectives of MPI, which wait for ever for a rank that has ended or runs another program.
-/// Ends it too when the launcher ends.
+/// Ends it too when the launcher ends and, under mpirun's recovery, 2 seconds after the end of
+/// another rank of this host.
 class StartLimit {
  public:
   /// `rank`: the rank of this process. Rank 0 waits for `seconds`, and each next rank a second
   /// longer, up to 5: the first to end prints the error, and the launcher then ends the others.
   ///
   /// `launched`: see Watchdog. `before_end`, if not empty, is called in a thread of its own a
-  /// second before the process is ended for the time; it must not throw.
+  /// second before the process is ended for the time or for a rank; it must not throw.
   ///
   /// Errors   throws what start_thread() throws.
   StartLimit(int rank, double seconds, bool launched, const std::function<void()>& before_end);

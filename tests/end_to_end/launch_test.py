@@ -108,11 +108,13 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["status"], "finished")
 
     def test_a_rank_that_ends_before_MPI_starts(self):
-        """Of whose code mpirun's recovery says nothing: it returns 1."""
-        job = mpirun(1, "train", JOB, "--survive --timeout 1 --run-dir", self.folder / "run", options=RECOVERY)
-        result = command.call(launch(*job, ": -n 1 false", flags="--max-restarts 0"))
-        self.assert_ends(result, 86)
-        self.assert_says(result.err, ["rank 0 waited for 5 s in the start", "the job ended with code 86"], result)
+        """Of whose code mpirun's recovery says nothing: it returns 1. Ranks of its host do not wait for the limit of the start."""
+        job = words("train", JOB, "--survive --run-dir", self.folder / "run")
+        for job in (mpirun(1, *job, options=RECOVERY) + words(": -n 1 false"),
+                    mpirun(1, "0.5", program="sleep", options=RECOVERY) + words(": -n 2", command.binary, *job)):
+            result = command.call(launch(*job, flags="--max-restarts 0"), limit=20)
+            self.assert_ends(result, 86)
+            self.assert_says(result.err, ["another rank of this host has ended in the start", "the job ended with code 86"], result)
 
     def test_a_second_job_in_the_folder_does_not_end_the_first(self):
         process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600") + " --survive", RECOVERY)
