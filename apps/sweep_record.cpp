@@ -183,6 +183,9 @@ SweepRecord parse_sweep_record(const std::string& text, const fs::path& out) {
     trial.settings = train::text_pairs_in(entry, "settings", place);
     trial.state = train::text_in(entry, "state", place);
     trial.code = static_cast<ExitCode>(train::count_in(entry, "exit_code", place));
+    if (trial.state == "failed" && trial.code == ExitCode::success) {
+      train::fail(place, "a failed trial has exit_code 0");
+    }
     trial.reason = train::text_in(entry, "reason", place);
     if (entry.contains("data")) trial.data = train::text_in(entry, "data", place);
     for (const auto& result : train::list_in(entry, "results", place)) {

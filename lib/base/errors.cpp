@@ -1,6 +1,7 @@
 #include "lockstep/base/errors.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -23,7 +24,9 @@ std::string whole(const std::string& problem, const std::string& remedy) {
 }  // namespace
 
 Error::Error(ExitCode code, const std::string& problem, const std::string& remedy)
-    : std::runtime_error(whole(problem, remedy)), code_(code) {}
+    : std::runtime_error(whole(problem, remedy)), code_(code) {
+  assert(code != ExitCode::success);
+}
 
 std::string Error::problem() const {
   const std::string text = what();

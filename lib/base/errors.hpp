@@ -29,7 +29,8 @@ enum class ExitCode : int {
 /// "use `rebatch=ceil`, or `batch_size` of at least 4". The command prints them as its flags.
 class Error : public std::runtime_error {
  public:
-  /// `problem` includes the object and the place; `remedy` is one imperative sentence, or empty.
+  /// `code` is not ExitCode::success: the process would end with 0. `problem` includes the object
+  /// and the place; `remedy` is one imperative sentence, or empty.
   Error(ExitCode code, const std::string& problem, const std::string& remedy = "");
 
   ExitCode code() const noexcept { return code_; }

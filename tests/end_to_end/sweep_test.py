@@ -276,6 +276,9 @@ class Sweep(command.CommandTest):
         self.assert_refused(result, 2, [f"{trial}: holds a run", "--out"])
         self.assertEqual(sorted(trial.iterdir()), left)
         self.assert_ends(self.sweep(self.file("group = 2\n", one), threads=2), 0)
+        before["trials"][0]["state"] = "failed"
+        (self.folder / "out" / "sweep.json").write_text(json.dumps(before))
+        self.assert_refused(run("sweep --show", self.folder / "out"), 65, ["sweep.json", "a failed trial has exit_code 0"])
 
     def test_trials_of_other_data_are_refused(self):
         data = self.folder / "data"
