@@ -154,7 +154,9 @@ Found find_auto(const RunConfig& config) {
   std::error_code ignored;
   if (run.empty() || !std::filesystem::is_directory(run / "checkpoints", ignored)) return {};
   const FolderLock not_in_use(run);
-  return {run, newest_valid(run)};
+  auto checkpoint = newest_valid(run);
+  if (checkpoint.empty() && train::is_finished(run)) return {};  // its records stay
+  return {run, std::move(checkpoint)};
 }
 
 /// True if this job would record in the folder of `run`.

@@ -275,6 +275,10 @@ class Resume(command.CommandTest):
         self.assert_refused(run("train --resume-with epochs=3"), 2, ["--resume-with without --resume"])
         made = self.train(JOB, "--resume auto --resume-with epochs=1")
         self.assertEqual(made.summary["steps"], 30)
+        for checkpoint in made.checkpoints:
+            shutil.rmtree(checkpoint)
+        self.assert_refused(run("train", JOB, "--resume auto --run-dir", made.folder), 2, ["holds a run already"])
+        self.assertEqual(len(made.metrics), 30)
 
     def test_the_newest_checkpoints_are_kept(self):
         made = self.train(JOB.replace("--keep 1000", "--keep 2 --keep-every 21"))
