@@ -17,10 +17,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -166,25 +164,36 @@ bool is_srun(const std::vector<std::string>& command) {
   return fs::path(command[0]).filename() == "srun";
 }
 
+/// The words of a file of /proc, which have a zero byte behind each.
+std::vector<std::string> words_of(pid_t process, const char* file) {
+  std::ifstream stream("/proc/" + std::to_string(process) + '/' + file);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(stream, word, '\0');) words.push_back(std::move(word));
+  return words;
+}
+
 /// True for an mpirun with its recovery, as its command line or environment say: its code is 0 also
-/// if all ranks were killed.
-bool ignores_killed_ranks(pid_t process) {
-  if (!comm::is_mpirun(program_of(process))) return false;
+/// if all ranks were killed. Nullopt if it is no mpirun, or not yet.
+std::optional<bool> ignores_killed_ranks(pid_t process) {
+  if (!comm::is_mpirun(program_of(process))) return std::nullopt;
   const std::string name = "orte_enable_recovery";
-  for (const char* const source : {"cmdline", "environ"}) {  // words with a zero byte behind each
-    std::ifstream file("/proc/" + std::to_string(process) + '/' + source);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    const auto at = text.find(name);
-    if (at == std::string::npos) continue;
-    const std::string_view value = text.c_str() + std::min(at + name.size() + 1, text.size());
-    return value == "1" || value == "true";
+  const auto command = words_of(process, "cmdline");
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i].ends_with("-enable-recovery")) return true;
+    if (command[i] == name && i + 1 < command.size()) return comm::is_on(command[i + 1]);
+  }
+  const std::string variable = "OMPI_MCA_" + name + '=';
+  for (const std::string& word : words_of(process, "environ")) {
+    if (word.starts_with(variable)) return comm::is_on(word.substr(variable.size()));
   }
   return false;
 }
 
 /// True if the command trains nothing, and so records nothing.
 bool only_checks(const std::vector<std::string>& command) {
-  return contains(command, "--dry-run") || contains(command, "--print-config");
+  constexpr std::array flags = {"--dry-run", "--print-config", "--help", "-h"};
+  return std::any_of(flags.begin(), flags.end(),
+                     [&](const char* flag) { return contains(command, flag); });
 }
 
 /// Kills a launcher that hangs. srun leaves a process in its group which, when srun is killed, ends
@@ -329,13 +338,13 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
   Ended ended;
   auto with_ranks = Clock::now();
   bool had_ranks = false;
-  bool ignores_killed = false;
+  std::optional<bool> ignores_killed;
   RecorderWatch recorders(run);
   for (;;) {
     int status = 0;
     if (::waitpid(job, &status, WNOHANG) == job) {
       ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : by_signal + WTERMSIG(status);
-      const bool must_record = ignores_killed && !only_checks(command);
+      const bool must_record = ignores_killed.value_or(false) && !only_checks(command);
       return as_recorded(ended, must_record, run, before, requests);
     }
     if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
@@ -343,7 +352,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       ended.was_asked = true;
     }
     const auto now = Clock::now();
-    ignores_killed = ignores_killed || ignores_killed_ranks(job);
+    if (!ignores_killed) ignores_killed = ignores_killed_ranks(job);
     const auto ranks = has_ranks(job);
     had_ranks = had_ranks || ranks.value_or(false);
     const bool may_have_ranks = ranks.value_or(true) || !had_ranks;

@@ -1,5 +1,6 @@
 #include "lockstep/collectives/launcher.hpp"
 
+#include <array>
 #include <cstdlib>
 #include <limits>
 #include <string_view>
@@ -88,6 +89,10 @@ bool is_mpirun(std::string_view program) noexcept {
   constexpr std::string_view of_debian = ".openmpi";  // mpirun.openmpi
   if (program.ends_with(of_debian)) program.remove_suffix(of_debian.size());
   return program == "mpirun" || program == "mpiexec" || program == "orterun";
+}
+
+bool is_on(std::string_view value) noexcept {
+  return contains(std::array<std::string_view, 5>{"1", "t", "true", "enabled", "yes"}, value);
 }
 
 bool srun_recovers(const Lookup& lookup) {

@@ -37,6 +37,9 @@ std::optional<Launch> detect_launcher();
 /// .openmpi behind it on Debian. Local.
 bool is_mpirun(std::string_view program) noexcept;
 
+/// True for a value that Open MPI takes as true of a parameter: 1, t, true, enabled, yes. Local.
+bool is_on(std::string_view value) noexcept;
+
 /// True in an srun step that goes on when tasks or nodes are lost: the variables SLURM_NO_KILL and
 /// SLURM_KILL_BAD_EXIT=0 are set. Tasks do not see the same options of srun's command line. Local.
 ///

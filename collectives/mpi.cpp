@@ -344,7 +344,7 @@ MpiSession::~MpiSession() {
 
 bool launcher_recovers() {
   const char* const value = std::getenv("OMPI_MCA_orte_enable_recovery");
-  return value != nullptr && (std::strcmp(value, "1") == 0 || std::strcmp(value, "true") == 0);
+  return value != nullptr && is_on(value);
 }
 
 namespace {

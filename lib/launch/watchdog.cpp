@@ -213,7 +213,7 @@ std::vector<std::int32_t> Watchdog::odd_processes(std::span<const Flight> flight
 }
 
 constexpr auto time_before_end = std::chrono::seconds(1);
-constexpr auto time_without_rank = std::chrono::seconds(2);  // for an error of all ranks
+constexpr auto max_without_rank = std::chrono::seconds(2);  // for an error of all ranks
 
 double start_limit(double seconds) noexcept { return limit_of(Phase::start, seconds); }
 
@@ -229,38 +229,60 @@ namespace {
   comm::abort_job(static_cast<int>(ExitCode::timeout));
 }
 
-/// True if mpirun runs with its recovery and a rank of this host has ended, or does not exist yet.
-bool lacks_rank(pid_t launcher) {
+/// The ranks of this host, if mpirun ignores the end of a rank; else 0.
+std::uint64_t ranks_of_recovery(pid_t launcher) {
   const std::string program = program_of(launcher);
-  if (!comm::launcher_recovers() || (!comm::is_mpirun(program) && program != "orted")) return false;
+  if (!comm::launcher_recovers() || (!comm::is_mpirun(program) && program != "orted")) return 0;
   const char* const ranks = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  const auto children = children_of(launcher);  // and perhaps shells to other hosts
-  if (ranks == nullptr || !children) return false;
-  return children->size() < whole_number(ranks).value_or(0);
+  return ranks == nullptr ? 0 : whole_number(ranks).value_or(0);
 }
+
+/// Tells how long one of the ranks that a launcher starts has been missing.
+class RankCount {
+  using Clock = std::chrono::steady_clock;
+
+ public:
+  RankCount(pid_t launcher, std::uint64_t ranks) : launcher_(launcher), ranks_(ranks) {}
+
+  /// The time since no rank was missing, or began.
+  Clock::duration time_without_rank() {
+    const auto now = Clock::now();
+    const auto children = children_of(launcher_);  // and perhaps shells to other hosts
+    const std::size_t there = children ? children->size() : 0;
+    if (!children || there >= ranks_ || there > before_) complete_ = now;
+    before_ = there;
+    return now - complete_;
+  }
+
+ private:
+  pid_t launcher_;
+  std::uint64_t ranks_;
+  std::size_t before_ = 0;
+  Clock::time_point complete_ = Clock::now();
+};
 
 }  // namespace
 
 StartLimit::StartLimit(int rank, double seconds, bool launched,
                        const std::function<void()>& before_end) {
-  using Clock = std::chrono::steady_clock;
   const pid_t parent = launched ? ::getppid() : 0;
+  // Read here: MPI_Init changes the environment while the thread runs.
+  const std::uint64_t ranks = launched ? ranks_of_recovery(parent) : 0;
   const auto later = std::chrono::seconds(std::min(rank, max_seconds_later));
+  using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds) + later;
   const std::string name = "rank " + std::to_string(rank);
   thread_ = start_thread("that limits the time of the start", [=](const std::stop_token& stop) {
-    auto complete = Clock::now();  // when all ranks of this host ran
+    RankCount count(parent, ranks);
     while (sleep_unless_stopped(stop, interval)) {
-      const auto now = Clock::now();
-      if (now > end) {
+      if (Clock::now() > end) {
         end_start(name + " waited for " + with_decimals(seconds, 0) +
                       " s in the start\n  remedy: start the same program and subcommand on all "
                       "ranks, and look for ranks that have ended; `timeout` sets the limit",
                   before_end);
       }
       end_without_launcher(parent, rank);
-      if (!lacks_rank(parent)) complete = now;
-      if (now - complete > time_without_rank + later) {
+      if (ranks > 0 && count.time_without_rank() > max_without_rank + later) {
         end_start(name +
                       ": another rank of this host has ended in the start, which waits for it\n"
                       "  remedy: look at what that rank prints, and start the job again",

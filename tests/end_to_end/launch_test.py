@@ -80,11 +80,11 @@ class Launch(command.CommandTest):
         """Of which mpirun's recovery says nothing: it returns 0, as it does for a complete run, where no summary is written."""
         made = command.Run(self.folder / "run")
         recovers = {"OMPI_MCA_orte_enable_recovery": "1"}
-        for options, env in ((RECOVERY, None), ("", recovers)):
+        for options, env in ((RECOVERY, None), (RECOVERY.replace(" 1", " yes"), None), ("--enable-recovery", None), ("", recovers)):
             killed = [*mpirun(2, program="sh", options=options), "-c", "kill -9 $$", "--run-dir", str(made.folder)]
             result = command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *killed], env=env)
             self.assert_refused(result, 86, ["ended with code 86"])
-            if options:  # the second time beside a summary of another job
+            if options == "--enable-recovery":  # the last time beside a summary of another job
                 self.train(command.SMALL, name="run")
         for flags in ("--survive --dry-run", "--survive", ""):
             job = mpirun(2, "train", command.SMALL, flags, "--resume auto --run-dir", made.folder, options=RECOVERY)

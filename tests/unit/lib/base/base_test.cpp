@@ -16,6 +16,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/philox.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/text.hpp"
 #include "tests/support/soon.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -41,9 +42,13 @@ TEST_CASE("a process that ignores SIGTERM is killed", "[base]") {
     if (ignores) {
       REQUIRE(test::soon([&] { return process_stat(child).state == 'S'; }));
     }
-    CHECK(children_of(::getpid()).value() == std::vector<int>{child});
+    const auto is_child = [child] {
+      const auto children = children_of(::getpid());
+      return !children || contains(*children, child);  // not all kernels tell
+    };
+    CHECK(is_child());
     REQUIRE(end_process(child, 200ms));
-    REQUIRE(test::soon([&] { return children_of(::getpid()).value().empty(); }));  // a zombie
+    REQUIRE(test::soon([&] { return !children_of(::getpid()) || !is_child(); }));  // a zombie
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     REQUIRE(WIFSIGNALED(status));
