@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -526,13 +525,11 @@ bool print_on_terminal_of_mpirun(const std::string& line) {
 
 std::vector<std::string> mpirun_words() {
   if (!parent_is_mpirun()) return {};
-  std::ifstream file("/proc/" + std::to_string(::getppid()) + "/cmdline");
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) {
-    if (word == program_invocation_name) return words;
-    words.push_back(word);
-  }
-  return {};
+  std::vector<std::string> words = process_words(::getppid(), "cmdline");
+  const auto program = std::find(words.begin(), words.end(), program_invocation_name);
+  if (program == words.end()) return {};
+  words.erase(program, words.end());
+  return words;
 }
 
 }  // namespace lockstep::apps

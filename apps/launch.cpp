@@ -164,26 +164,18 @@ bool is_srun(const std::vector<std::string>& command) {
   return fs::path(command[0]).filename() == "srun";
 }
 
-/// The words of a file of /proc, which have a zero byte behind each.
-std::vector<std::string> words_of(pid_t process, const char* file) {
-  std::ifstream stream("/proc/" + std::to_string(process) + '/' + file);
-  std::vector<std::string> words;
-  for (std::string word; std::getline(stream, word, '\0');) words.push_back(std::move(word));
-  return words;
-}
-
 /// True for an mpirun with its recovery, as its command line or environment say: its code is 0 also
 /// if all ranks were killed. Nullopt if it is no mpirun, or not yet.
 std::optional<bool> ignores_killed_ranks(pid_t process) {
   if (!comm::is_mpirun(program_of(process))) return std::nullopt;
   const std::string name = "orte_enable_recovery";
-  const auto command = words_of(process, "cmdline");
+  const auto command = process_words(process, "cmdline");
   for (std::size_t i = 0; i < command.size(); ++i) {
     if (command[i].ends_with("-enable-recovery")) return true;
     if (command[i] == name && i + 1 < command.size()) return comm::is_on(command[i + 1]);
   }
   const std::string variable = "OMPI_MCA_" + name + '=';
-  for (const std::string& word : words_of(process, "environ")) {
+  for (const std::string& word : process_words(process, "environ")) {
     if (word.starts_with(variable)) return comm::is_on(word.substr(variable.size()));
   }
   return false;

@@ -132,6 +132,13 @@ std::string program_of(int process) {
   return name;
 }
 
+std::vector<std::string> process_words(int process, const char* file) {
+  std::ifstream stream("/proc/" + std::to_string(process) + '/' + file);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(stream, word, '\0');) words.push_back(std::move(word));
+  return words;
+}
+
 std::optional<std::vector<int>> children_of(int process) {
   std::error_code error;
   std::optional<std::vector<int>> children;

@@ -32,6 +32,10 @@ ProcessStat process_stat(int process);
 /// such process.
 std::string program_of(int process);
 
+/// The words of a process's command line ("cmdline") or environment ("environ", NAME=VALUE); none
+/// if they cannot be read.
+std::vector<std::string> process_words(int process, const char* file);
+
 /// The processes that a process started and that have not ended, as zombies have; nullopt if the
 /// kernel does not tell.
 std::optional<std::vector<int>> children_of(int process);
