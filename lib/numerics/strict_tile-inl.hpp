@@ -29,12 +29,10 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t input_columns = 64;     // examples of one block of dx
-constexpr std::size_t block_rows = 64;        // examples of one block of dw: their dz stays in L1
-constexpr std::size_t section_rows = 512;     // examples of dw whose packed dz and x stay in L3
+constexpr std::size_t section_rows = 512;     // examples of dw, at most: packed dz of a tile in L2
 constexpr std::size_t group_inputs = 16;      // inputs of x packed together: a cache line
-constexpr std::size_t tile_floats = 16 * 16;  // of dW, at most
-constexpr std::size_t max_weights_columns = 4 * 16;  // of a tile of dW
-constexpr std::size_t max_waiting = 7;  // nodes, within block_rows leaves of one example
+constexpr std::size_t tile_floats = 24 * 16;  // of dW, at most
+constexpr std::size_t max_waiting = 10;       // nodes, within section_rows leaves of one example
 
 // Zeros of x. Forward: a list of the columns that a tile of rows needs. dW: for each input a word
 // of mask_rows bits, the examples where it is not zero.
@@ -62,52 +60,38 @@ constexpr std::size_t forward_lists(std::size_t rows, std::size_t inputs) {
 
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
-/// Pending nodes that dW needs room for, beside its own: of sections, for a tile and a slice; of
-/// blocks, for a tile, where every node but the last has more than block_rows / 2 rows.
-constexpr std::size_t section_levels(std::size_t rows, std::size_t leaf) {
-  const std::size_t node = node_rows(section_rows, leaf);
+/// Pending nodes of sections of some whole leaves, for a slice.
+constexpr std::size_t section_levels(std::size_t rows, std::size_t node) {
   const std::size_t last = rows <= node ? 0 : (rows - 1) / node;
   return last == 0 ? 0 : static_cast<std::size_t>(std::bit_width(last)) - 1;
-}
-constexpr std::size_t block_levels(std::size_t rows) {
-  return static_cast<std::size_t>(std::bit_width(rows / (block_rows / 2)));
 }
 
 /// How dW is cut for the caches. Bits do not depend on it.
 struct WeightsBlocking {
-  std::size_t inputs;  ///< of a strip: a block of their x stays in L1, beside one of dz
-  std::size_t parts;   ///< tiles' columns that share a block of x: their pending nodes stay in L2
+  std::size_t rows;    ///< of a section, at most: x of a group of inputs stays in L1
+  std::size_t inputs;  ///< of a strip: their x stays in L2, beside dz of a tile's columns
 
   std::size_t groups() const { return inputs / group_inputs; }
-
-  /// Floats of the pending nodes of blocks of a part: all its tiles, of a strip together.
-  std::size_t part_floats(std::size_t rows) const {
-    return inputs * max_weights_columns * block_levels(rows);
-  }
 };
 
-constexpr std::size_t most_groups = 12;
-constexpr std::size_t most_parts = 8;
+constexpr std::size_t least_section_rows = 64;
+constexpr std::size_t most_groups = 64;
+static_assert(least_section_rows % bf16_chunk == 0 && section_rows % least_section_rows == 0);
 
-/// Of L1, what a block of dz and the pending nodes of a tile leave is for x; of L2 a quarter is for
-/// the pending nodes of all parts.
+/// Two thirds of L1 are for x of a group, a quarter of L2 is for x of a strip.
 inline WeightsBlocking weights_blocking() {
   const CacheSizes caches = cache_sizes();
-  constexpr std::size_t row = block_rows * sizeof(float);
-  constexpr std::size_t beside = max_weights_columns * row + 4 * tile_floats * sizeof(float);
-  const std::size_t inputs = (caches.first - std::min(caches.first, beside)) / row;
-  WeightsBlocking blocking = {
-      .inputs = std::clamp<std::size_t>(inputs / group_inputs, 1, most_groups) * group_inputs,
-      .parts = 1};
-  const std::size_t pending = blocking.part_floats(section_rows) * sizeof(float);
-  blocking.parts = std::clamp<std::size_t>(caches.second / 4 / pending, 1, most_parts);
-  return blocking;
+  constexpr std::size_t row = group_inputs * sizeof(float);
+  const std::size_t rows =
+      std::clamp(std::bit_floor(caches.first * 2 / 3 / row), least_section_rows, section_rows);
+  const std::size_t groups =
+      std::clamp<std::size_t>(caches.second / 4 / (rows * row), 1, most_groups);
+  return {.rows = rows, .inputs = groups * group_inputs};
 }
 
 /// Sections of the scratch of dW: where they end, in floats.
 struct WeightsScratch {
   std::size_t rows;      ///< of a section
-  std::size_t waiting;   ///< nodes of blocks: [part][tile][level]
   std::size_t columns;   ///< dz: [columns of a tile][row][column]
   std::size_t factors;   ///< x of a strip: [group][row][group_inputs]
   std::size_t masks;     ///< of a strip: [group][row / mask_rows][mask_words]
@@ -115,17 +99,19 @@ struct WeightsScratch {
 
   WeightsScratch(const WeightsBlocking& blocking, std::size_t all_rows, std::size_t outputs,
                  std::size_t leaf, std::size_t slice)
-      : rows(std::min({all_rows, node_rows(section_rows, leaf), section_rows})),
-        waiting(blocking.parts * blocking.part_floats(rows)),
-        columns(waiting + rows * round_to_unit(outputs)),
+      : rows(std::min({all_rows, node_rows(blocking.rows, leaf), blocking.rows})),
+        columns(rows * round_to_unit(outputs)),
         factors(columns + rows * blocking.inputs),
         masks(factors + blocking.groups() * mask_rounds(rows) * mask_words),
-        sections(masks + (section_levels(all_rows, leaf) + open_leaves(all_rows, leaf)) * slice) {}
+        sections(masks + (section_levels(all_rows, node_rows(blocking.rows, leaf)) +
+                          open_leaves(blocking, all_rows, leaf)) *
+                             slice) {}
 
  private:
   /// A leaf of several sections waits from one to the next: the first one in dw.
-  static constexpr std::size_t open_leaves(std::size_t all_rows, std::size_t leaf) {
-    return leaf > section_rows && all_rows > leaf ? 1 : 0;
+  static constexpr std::size_t open_leaves(const WeightsBlocking& blocking, std::size_t all_rows,
+                                           std::size_t leaf) {
+    return leaf > blocking.rows && all_rows > leaf ? 1 : 0;
   }
 };
 

@@ -17,29 +17,22 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::HWY_NAMESPACE {
 namespace {
 
-/// Vectors of columns and rows of a tile of dW: the registers hold the sums of one node, older ones
-/// wait in memory. With AVX-512 and NEON wide rather than high: all of few inputs are zero in more
-/// rows, and one test of a row serves more columns.
+/// Vectors of columns of a tile of dW.
 constexpr std::size_t weights_vectors = lanes == 8 ? 2 : 4;
 constexpr std::size_t weights_columns = weights_vectors * lanes;
-constexpr std::size_t weights_rows(std::size_t vectors) { return (lanes == 8 ? 12 : 16) / vectors; }
-static_assert(weights_columns <= max_weights_columns);
-static_assert(weights_rows(weights_vectors) * weights_columns <= tile_floats);
 
-/// A rectangle of dW: inputs [first, last) of a strip, columns of one tile.
-struct WeightsPart {
-  std::size_t first;
-  std::size_t last;
-  std::size_t columns;  ///< a multiple of panel_unit
-  std::size_t exist;    ///< of dw from its first column on; beyond them it is padding
-  const float* dz;      ///< rows of the call, dz_step apart
-  std::size_t dz_step;
-  float* dw;
-  std::size_t dw_step;
-  float* sections;  ///< WeightsTask::sections
-};
+/// Rows of a low tile: all of few inputs are zero in more examples.
+constexpr std::size_t low_rows(std::size_t vectors) { return (lanes == 8 ? 12 : 16) / vectors; }
 
-/// A tile of dW and a block of rows.
+/// Rows of a tile: the registers hold the sums of one node, in bf16 besides those of a chunk's
+/// chains. The more there are, the less dz is read from L2 for each.
+template <class Chain>
+constexpr std::size_t weights_rows(std::size_t vectors) {
+  return Chain::is_bf16 || lanes == 8 ? low_rows(vectors) : std::min(24 / vectors, group_inputs);
+}
+static_assert(weights_rows<Float32Chain>(weights_vectors) * weights_columns <= tile_floats);
+
+/// A tile of dW and a section of rows.
 struct WeightsTask {
   const float* x;  ///< from one input on: rows of group_inputs
   const float* dz;
@@ -47,28 +40,19 @@ struct WeightsTask {
   float* dw;
   std::size_t dw_step;
   std::size_t exist;  ///< columns
-  std::size_t rows;   ///< of this block
+  std::size_t rows;   ///< of the section
   std::size_t leaf;
-  std::size_t block;    ///< index of this block's node in its section
-  bool begins;          ///< the block begins the node
-  bool ends;            ///< it ends the node; else the next block continues a leaf
-  std::size_t first;    ///< row of the section that is row 0 of this block
-  bool last;            ///< true for the last block of the section
   std::size_t section;  ///< index of the section's node
-  bool section_begins;  ///< the section begins the node
-  bool section_ends;    ///< it ends the node; else the next section continues a leaf
+  bool begins;          ///< the section begins the node
+  bool ends;            ///< it ends the node; else the next section continues a leaf
   bool last_section;
   /// Of the tile's first input, for rows of the section: a word of mask_rows rows after the other,
   /// mask_words apart; null: no term is left out.
   const std::uint32_t* masks;
   // Pending nodes, those without their right sibling yet.
-  float* leaves;              ///< within the block
-  float* blocks;              ///< of whole blocks
+  float* nodes;               ///< within the section
   float* sections;            ///< of whole sections but the oldest, which is in dw: as dw,
   std::size_t sections_step;  ///< and the next level that much further on
-
-  /// True if the block begins within a leaf.
-  bool continues() const { return !begins || !section_begins; }
 };
 
 /// Adds node `index` of one tree level, given in `sums`. at(n) is the pending node n, one without
@@ -101,35 +85,27 @@ HWY_INLINE float* section_node(const WeightsTask& t, std::size_t n) {
   return n == 0 ? t.dw : t.sections + (n - 1) * t.sections_step;
 }
 
-/// Where the sums of a leaf wait from one block of a section to the next, and from one section to
-/// the next.
-template <std::size_t R, std::size_t V>
-HWY_INLINE float* open_leaf_in_section(const WeightsTask& t) {
-  return t.blocks + static_cast<std::size_t>(std::popcount(t.block)) * (R * V * lanes);
-}
-HWY_INLINE float* open_leaf_in_call(const WeightsTask& t) {
+/// Where the sums of a leaf wait from one section to the next.
+HWY_INLINE float* open_leaf(const WeightsTask& t) {
   return section_node(t, static_cast<std::size_t>(std::popcount(t.section)));
 }
 
-/// The sums of a leaf before its rows of this block.
+/// The sums of a leaf before its rows of this section.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void begin_leaf(Sums<R, V>& sums, const WeightsTask& t) {
-  if (!t.continues()) return clear(sums);
-  if (t.begins) return load(sums, open_leaf_in_call(t), t.dw_step);
-  load(sums, open_leaf_in_section<R, V>(t), V * lanes);
+  if (t.begins) return clear(sums);
+  load(sums, open_leaf(t), t.dw_step);
 }
-
-static_assert(block_rows <= 64 && block_rows % bf16_chunk == 0 && section_rows % block_rows == 0);
 
 constexpr std::uint64_t low_bits(std::size_t count) { return ~std::uint64_t{0} >> (64 - count); }
 
-/// Bits of the rows [i, i + rows) of a block of which an input of the tile is not zero. Bits beyond
-/// them may be set.
+/// Bits of the rows [i, i + rows) of a section, at most 64, of which an input of the tile is not
+/// zero. Bits beyond them may be set.
 template <std::size_t R>
 HWY_INLINE std::uint64_t used_rows(const WeightsTask& t, std::size_t i, std::size_t rows) {
   if (t.masks == nullptr) return ~std::uint64_t{0};
-  const std::size_t bit = (t.first + i) % mask_rows;
-  const std::uint32_t* masks = t.masks + (t.first + i) / mask_rows * mask_words;
+  const std::size_t bit = i % mask_rows;
+  const std::uint32_t* masks = t.masks + i / mask_rows * mask_words;
   const auto next = [&masks] {
     std::uint64_t used = 0;
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) used |= masks[r];
@@ -163,7 +139,7 @@ HWY_NOINLINE void sum_bf16_leaf(Sums<R, V>& sums, const WeightsTask& t, std::siz
   const Strided rows{t.x + i * group_inputs, 1, group_inputs, t.dz + i * t.dz_step, t.dz_step};
   for (std::size_t n = 0; n < count; n += bf16_chunk) {
     const std::size_t terms = std::min(bf16_chunk, count - n);
-    const bool is_first = n == 0 && !t.continues();
+    const bool is_first = n == 0 && t.begins;
 #if HWY_ARCH_X86
     if (t.masks != nullptr) {
       const auto used = static_cast<std::uint32_t>(used_rows<R>(t, i + n, terms) & low_bits(terms));
@@ -196,12 +172,11 @@ HWY_INLINE void add_leaves(Sums<R, V>& sums, const std::array<Sums<R, V>, bf16_l
   }
 }
 
-/// The node of a block of leaves in bf16: some leaves with denormals flushed, then their part of
-/// the tree without.
+/// The node of a section in bf16: some leaves with denormals flushed, then their part of the tree
+/// without.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   std::array<Sums<R, V>, bf16_leaves> leaves;
-  float* const eights = t.leaves + 3 * R * V * lanes;
   for (std::size_t i = 0, q = 0; i < t.rows; ++q) {
     std::size_t count = 0;
     {
@@ -215,29 +190,29 @@ HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
     }
     if (count == leaves.size()) {
       add_leaves(sums, leaves);
-    } else {
-      for (std::size_t n = 0; n < count; ++n) {
-        sums = leaves[n];
-        merge_pending_nodes(sums, t.leaves, n, n + 1 == count);
-      }
+      merge_pending_nodes(sums, t.nodes, q, i == t.rows);
+      continue;
     }
-    merge_pending_nodes(sums, eights, q, i == t.rows);
+    for (std::size_t n = 0; n < count; ++n) {
+      sums = leaves[n];
+      merge_pending_nodes(sums, t.nodes, q * bf16_leaves + n, n + 1 == count);
+    }
   }
 }
 
-/// Four whole leaves from row i on: (0 + 1) + (2 + 3). The tile has all columns packed together.
+/// Whole leaves from row i on: (0 + 1) + (2 + 3). The tile has all columns packed together.
+/// `waiting`: two nodes.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::size_t i,
-                                std::uint64_t used) {
+                                std::uint64_t used, float* waiting) {
   constexpr Constant<V * lanes> dz_step;
   const std::size_t leaf = t.leaf;
-  assert(!t.continues());  // such a block has no whole leaf
   const float* x = t.x + i * group_inputs;
   const float* dz = t.dz + i * dz_step;
   LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
     clear(sums);
     add_rows(sums, x, dz, dz_step, leaf, used);
-    merge_pending_nodes(sums, t.leaves, n, n == 3);
+    merge_pending_nodes(sums, waiting, n, n == 3);
     x += leaf * group_inputs;
     dz += leaf * dz_step;
     used >>= leaf;
@@ -290,54 +265,48 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
   store(sums, t.dw, t.dw_step);
 }
 
-/// The node of a block of leaves in float32.
+/// The node of a section in float32: four whole leaves at a time, then the others.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
-  float* const fours = t.leaves + 2 * R * V * lanes;
-  const std::uint64_t block = used_rows<R>(t, 0, t.rows);
-  const std::size_t four = t.dz_step == V * lanes ? 4 * t.leaf : t.rows + 1;  // rows
-  for (std::size_t q = 0, i = 0; i < t.rows; ++q) {
-    if (t.rows - i >= four) {
-      const std::uint64_t used = block >> i;
+  constexpr std::size_t most = 64;  // rows whose bits are looked up at once
+  std::size_t i = 0;
+  std::size_t n = 0;  // leaf
+  if (t.dz_step == V * lanes && 4 * t.leaf <= most) {
+    for (const std::size_t four = 4 * t.leaf; t.rows - i >= four; n += 4) {
+      const std::uint64_t used = used_rows<R>(t, i, four);
       if ((used & low_bits(four)) == 0) {
         clear(sums);
       } else {
-        sum_four_leaves(sums, t, i, used);
+        float* const waiting =
+            t.nodes + static_cast<std::size_t>(std::popcount(n)) * (R * V * lanes);
+        sum_four_leaves(sums, t, i, used, waiting);
       }
       i += four;
-    } else {
-      for (std::size_t n = 0; i < t.rows; ++n) {
-        const std::size_t count = std::min(t.leaf, t.rows - i);
-        begin_leaf(sums, t);
-        add_rows(sums, t.x + i * group_inputs, t.dz + i * t.dz_step, t.dz_step, count, block >> i);
-        i += count;
-        merge_pending_nodes(sums, t.leaves, n, i == t.rows);
-      }
+      merge_pending_nodes(sums, t.nodes, n / 4, i == t.rows);
     }
-    merge_pending_nodes(sums, fours, q, i == t.rows);
+  }
+  for (; i < t.rows; ++n) {
+    begin_leaf(sums, t);
+    for (const std::size_t end = std::min(i + t.leaf, t.rows); i < end;) {
+      const std::size_t count = std::min(most, end - i);
+      add_rows(sums, t.x + i * group_inputs, t.dz + i * t.dz_step, t.dz_step, count,
+               used_rows<R>(t, i, count));
+      i += count;
+    }
+    merge_pending_nodes(sums, t.nodes, n, i == t.rows);
   }
 }
 
 template <class Chain, std::size_t R, std::size_t V>
 struct WeightsTile {
   static void run(const WeightsTask& t) {
-    if (t.last) {
-      for (std::size_t r = 0; r < R; ++r) {
-        LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-          hwy::Prefetch(t.dw + r * t.dw_step + v * lanes);
-        }
-      }
-    }
     Sums<R, V> sums;
     if constexpr (Chain::is_bf16) {
       sum_bf16_leaves(sums, t);
     } else {
       sum_leaves(sums, t);
     }
-    if (!t.ends) return store(sums, open_leaf_in_section<R, V>(t), V * lanes);
-    merge_pending_nodes(sums, t.blocks, t.block, t.last);
-    if (!t.last) return;
-    if (!t.section_ends) return store(sums, open_leaf_in_call(t), t.dw_step);
+    if (!t.ends) return store(sums, open_leaf(t), t.dw_step);
     merge_pending_sections(sums, t);
   }
 };
@@ -380,20 +349,40 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
   }
 }
 
+/// Do low tiles of a group of inputs leave out enough terms? `masks`: of the group.
+template <class Chain>
+bool pays_low_tiles(const std::uint32_t* masks, std::size_t rows) {
+  constexpr std::size_t height = low_rows(weights_vectors);
+  if constexpr (height == weights_rows<Chain>(weights_vectors)) {
+    return false;
+  } else {
+    static_assert(lanes == 8 || group_inputs % height == 0);
+    constexpr std::size_t tiles = group_inputs / height;
+    std::size_t used = 0;
+    for (std::size_t i = 0; i < rows; i += mask_rows, masks += mask_words) {
+      for (std::size_t k = 0; k < group_inputs; k += height) {
+        std::uint32_t bits = 0;
+        for (std::size_t r = 0; r < height; ++r) bits |= masks[k + r];
+        used += static_cast<std::size_t>(std::popcount(bits));
+      }
+    }
+    return 4 * used <= 3 * tiles * rows;
+  }
+}
+
 /// One section of rows of a call, and the parts of scratch (WeightsScratch).
 struct WeightsSection {
   Panels layout;
-  WeightsBlocking blocking;
   std::size_t rows;
   std::size_t leaf;
   std::size_t index;  ///< of its node: of several leaves, or of one in several sections
   bool begins;        ///< the section begins the node, or ends it
   bool ends;
   bool last;
-  float* waiting;
   float* columns;
   float* factors;
   std::uint32_t* masks;  ///< null: no term is left out
+  std::uint64_t low;     ///< of a strip: bits of the groups that go by low tiles
   float* sections;
   std::size_t slice;  ///< floats of dw
 
@@ -431,10 +420,13 @@ bool pack_columns(const WeightsSection& c, Matrix<const float> dz, Range slice) 
   return finite;
 }
 
-/// Packs the inputs [first, last) of x, a strip.
+/// Packs the inputs [first, last) of x, a strip; returns WeightsSection::low.
 template <class Chain>
-void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t first,
-                  std::size_t last) {
+std::uint64_t pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t first,
+                           std::size_t last) {
+  const auto masks_of = [&c](std::size_t k) {  // of the strip's inputs from k on
+    return c.masks + k / group_inputs * mask_rounds(c.rows) * mask_words;
+  };
   for (std::size_t i = 0; i < x.rows; i += mask_rows) {
     const std::size_t rows = std::min(mask_rows, x.rows - i);
     for (std::size_t k = first; k < last; k += group_inputs) {
@@ -443,99 +435,73 @@ void pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t fi
       if (c.masks == nullptr) {
         pack<Chain>(from, x.cols, rows, last - k, group_inputs, group);
       } else {
-        pack_masked<Chain>(
-            from, x.cols, rows, last - k, group,
-            c.masks +
-                ((k - first) / group_inputs * mask_rounds(x.rows) + i / mask_rows) * mask_words);
+        pack_masked<Chain>(from, x.cols, rows, last - k, group,
+                           masks_of(k - first) + i / mask_rows * mask_words);
       }
     }
   }
-}
-
-/// Parts of dW, block of rows by block of rows: a block of x is read once for all of them.
-template <class Chain>
-void weights_parts(const WeightsSection& c, std::span<const WeightsPart> parts) {
-  alignas(64) std::array<float, max_waiting * tile_floats> leaves;
-  const std::size_t node = node_rows(block_rows, c.leaf);
-  const std::size_t levels = block_levels(c.rows);
-  for (std::size_t i = 0, rows = 0; i < c.rows; i += rows) {
-    const std::size_t end = std::min(c.rows, (i / node + 1) * node);
-    rows = std::min(block_rows, end - i);
-    for (std::size_t p = 0; p < parts.size(); ++p) {
-      const WeightsPart& part = parts[p];
-      WeightsTask task{.x = nullptr,
-                       .dz = part.dz + i * part.dz_step,
-                       .dz_step = part.dz_step,
-                       .dw = part.dw,
-                       .dw_step = part.dw_step,
-                       .exist = part.exist,
-                       .rows = rows,
-                       .leaf = c.leaf,
-                       .block = i / node,
-                       .begins = i % node == 0,
-                       .ends = i + rows == end,
-                       .first = i,
-                       .last = i + rows == c.rows,
-                       .section = c.index,
-                       .section_begins = c.begins,
-                       .section_ends = c.ends,
-                       .last_section = c.last,
-                       .masks = nullptr,
-                       .leaves = leaves.data(),
-                       .blocks = c.waiting + p * c.blocking.part_floats(c.rows),
-                       .sections = part.sections,
-                       .sections_step = c.slice};
-      for (std::size_t k = part.first, inputs = 0; k < part.last; k += inputs) {
-        const std::size_t skip = k % group_inputs;
-        inputs = std::min(group_inputs - skip, part.last - k);
-        const float* const x = c.factors + (k - skip) * c.rows + i * group_inputs + skip;
-        const std::size_t words = k / group_inputs * mask_rounds(c.rows) * mask_words + skip;
-        for_tiles(inputs, weights_rows(part.columns / lanes),
-                  [&](std::size_t r, std::size_t height) HWY_ATTR {
-                    task.x = x + r;
-                    if (c.masks != nullptr) task.masks = c.masks + words + r;
-                    Dispatch<WeightsTile, Chain, WeightsTask, weights_vectors, weights_rows>::call(
-                        height, part.columns, task);
-                    task.dw += height * task.dw_step;
-                    task.sections += height * task.dw_step;
-                    task.blocks += height * part.columns * levels;
-                  });
-      }
-    }
+  std::uint64_t low = 0;
+  for (std::size_t k = 0; c.masks != nullptr && k < last - first; k += group_inputs) {
+    low |= std::uint64_t{pays_low_tiles<Chain>(masks_of(k), x.rows)} << (k / group_inputs);
   }
+  return low;
 }
 
-/// The part of the slice in the strip of inputs [first, last).
+/// The part of the slice in the strip of inputs [first, last). All tiles of the same columns follow
+/// each other: dz of these stays in L2, and x of a group of inputs in L1.
 template <class Chain>
 void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std::size_t last,
                    float* dw) {
-  std::array<WeightsPart, most_parts> parts;
-  std::size_t count = 0;
+  alignas(64) std::array<float, max_waiting * tile_floats> nodes;
   for (std::size_t at = slice.begin; at < slice.end;) {
     const PanelBlock block = c.layout.block_at(at, slice.end);
-    const std::size_t k = std::max(first, block.first_row);
+    const std::size_t begin = std::max(first, block.first_row);
     const std::size_t end = std::min(last, block.last_row);
-    for (std::size_t column = 0, columns = 0; k < end && column < block.width; column += columns) {
+    for (std::size_t column = 0, columns = 0; begin < end && column < block.width;
+         column += columns) {
       const std::size_t j = block.column + column;
-      const std::size_t skip = j % weights_columns;
-      columns = std::min(weights_columns - skip, block.width - column);
-      if (count == c.blocking.parts) {
-        weights_parts<Chain>(c, {parts.data(), std::exchange(count, 0)});
+      const std::size_t beside = j % weights_columns;  // columns of the packed ones before j
+      columns = std::min(weights_columns - beside, block.width - column);
+      const std::size_t offset =
+          (at - slice.begin) + (begin - block.first_row) * block.width + column;
+      WeightsTask task{.x = nullptr,
+                       .dz = c.columns + (j - beside) * c.rows + beside,
+                       .dz_step = c.tile_width(j),
+                       .dw = dw + offset,
+                       .dw_step = block.width,
+                       .exist = c.layout.outputs - std::min(c.layout.outputs, j),
+                       .rows = c.rows,
+                       .leaf = c.leaf,
+                       .section = c.index,
+                       .begins = c.begins,
+                       .ends = c.ends,
+                       .last_section = c.last,
+                       .masks = nullptr,
+                       .nodes = nodes.data(),
+                       .sections = c.sections + offset,
+                       .sections_step = c.slice};
+      for (std::size_t k = begin - first, inputs = 0; k < end - first; k += inputs) {
+        const std::size_t group = k / group_inputs;
+        const std::size_t skip = k % group_inputs;
+        inputs = std::min(group_inputs - skip, end - first - k);
+        const bool is_low = (c.low >> group & 1) != 0;
+        const std::size_t vectors = columns / lanes;
+        for_tiles(
+            inputs, is_low ? low_rows(vectors) : weights_rows<Chain>(vectors),
+            [&](std::size_t r, std::size_t height) HWY_ATTR {
+              task.x = c.factors + group * group_inputs * c.rows + skip + r;
+              if (c.masks != nullptr) {
+                task.masks = c.masks + group * mask_rounds(c.rows) * mask_words + skip + r;
+              }
+              Dispatch<WeightsTile, Chain, WeightsTask, weights_vectors, weights_rows<Chain>>::call(
+                  height, columns, task);
+              task.dw += height * task.dw_step;
+              task.sections += height * task.dw_step;
+            });
       }
-      const std::size_t offset = (at - slice.begin) + (k - block.first_row) * block.width + column;
-      parts[count++] = {.first = k - first,
-                        .last = end - first,
-                        .columns = columns,
-                        .exist = c.layout.outputs - std::min(c.layout.outputs, j),
-                        .dz = c.columns + (j - skip) * c.rows + skip,
-                        .dz_step = c.tile_width(j),
-                        .dw = dw + offset,
-                        .dw_step = block.width,
-                        .sections = c.sections + offset};
     }
     at += (block.last_row - block.first_row) * block.width;
   }
-  weights_parts<Chain>(c, {parts.data(), count});
 }
 
 std::size_t weights_scratch_size(std::size_t rows, std::size_t outputs, std::size_t leaf,
@@ -554,20 +520,19 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   assert(scratch.size() >= ends.sections);
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
   leaf = std::min(leaf, dz.rows);
-  const std::size_t node = node_rows(section_rows, leaf);
+  const std::size_t node = node_rows(blocking.rows, leaf);
   auto* const masks = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.factors);
   WeightsSection section{.layout = layout,
-                         .blocking = blocking,
                          .rows = 0,
                          .leaf = leaf,
                          .index = 0,
                          .begins = true,
                          .ends = true,
                          .last = false,
-                         .waiting = scratch.data(),
-                         .columns = scratch.data() + ends.waiting,
+                         .columns = scratch.data(),
                          .factors = scratch.data() + ends.columns,
                          .masks = nullptr,
+                         .low = 0,
                          .sections = scratch.data() + ends.masks,
                          .slice = slice.size()};
   for (std::size_t i = 0; i < dz.rows; i += section.rows) {
@@ -583,7 +548,7 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
     section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
     for (std::size_t k = 0; k < layout.inputs; k += blocking.inputs) {
       const std::size_t last = std::min(k + blocking.inputs, layout.inputs);
-      pack_factors<Chain>(section, x.slice(rows), k, last);
+      section.low = pack_factors<Chain>(section, x.slice(rows), k, last);
       weights_strip<Chain>(section, slice, k, last, dw.data());
     }
   }
