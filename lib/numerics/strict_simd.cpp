@@ -41,6 +41,7 @@ struct ForwardTask {
   std::size_t outputs;
   std::size_t columns;  ///< of y that exist from here on
   bool relu;
+  const float* mask;  ///< like y: y is zero where it is not greater than zero; null: nowhere
   bool accumulate;
   const std::uint32_t* list;  ///< columns of x with a value that is not zero; null: all
   std::size_t listed;
@@ -81,8 +82,13 @@ struct ForwardTile {
     }
     LOCKSTEP_UNROLL for (std::size_t r = 0; r < R; ++r) {
       LOCKSTEP_UNROLL for (std::size_t v = 0; v < V; ++v) {
-        const Vector a = output_of(sums.at[r][v], t.relu);
-        float* y = t.y + r * t.outputs + v * lanes;
+        Vector a = output_of(sums.at[r][v], t.relu);
+        const std::size_t at = r * t.outputs + v * lanes;
+        if (t.mask != nullptr && v * lanes < t.columns) {
+          const auto exist = first_lanes(t.columns - v * lanes);
+          a = hn::IfThenElseZero(hn::Gt(load(exist, t.mask + at), hn::Zero(tag)), a);
+        }
+        float* y = t.y + at;
         if ((v + 1) * lanes <= t.columns) {
           hn::StoreU(a, tag, y);
         } else if (v * lanes < t.columns) {
@@ -188,6 +194,7 @@ void forward_panels(const ForwardCall& c) {
                         .outputs = c.y.cols,
                         .columns = c.y.cols - std::min(j, c.y.cols),
                         .relu = c.activation == Activation::relu,
+                        .mask = nullptr,
                         .accumulate = c.bias == nullptr,
                         .list = nullptr,
                         .listed = 0};
@@ -251,7 +258,8 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   }
 }
 
-// dX: dz is transposed before and dx after the product, so that weights stay in panels.
+// dX: dz is transposed before and dx after the product, so that weights stay in panels; of a layer
+// of few outputs the weights are transposed instead.
 
 struct InputTask {
   PanelWeights w;
@@ -364,7 +372,45 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   }
 }
 
-/// Room for the transposed dz of a block.
+/// dX of a layer of few outputs, as a forward pass through its transposed weights, 64 inputs at a
+/// time: for so short chains the transpositions of dx would take longer than the product.
+void backward_input_of_few(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
+                           Activation below, Matrix<float> dx, Range inputs, Output output,
+                           float* scratch) {
+  alignas(64) static constexpr std::array<float, max_columns> no_bias{};
+  const std::size_t end = std::min(inputs.end, dx.cols);
+  for (std::size_t first = inputs.begin; first < end; first += panel_columns) {
+    const std::size_t block = std::min(panel_columns, end - first);
+    transpose_columns<Float32Chain>({w.values.data() + first * panel_unit, block, panel_unit}, 0,
+                                    dz.cols, scratch, panel_columns);
+    for (std::size_t k = 0; k < block; k += max_columns) {
+      const std::size_t columns = std::min(max_columns, round_to_unit(block - k));
+      ForwardTask task = {.x = nullptr,
+                          .inputs = dz.cols,
+                          .weights = scratch + k,
+                          .width = panel_columns,
+                          .bias = no_bias.data(),
+                          .y = nullptr,
+                          .outputs = dx.cols,
+                          .columns = dx.cols - first - k,
+                          .relu = false,
+                          .mask = nullptr,
+                          .accumulate = output == Output::accumulate,
+                          .list = nullptr,
+                          .listed = 0};
+      for_tiles(dx.rows, max_rows(columns / lanes), [&](std::size_t i, std::size_t rows) HWY_ATTR {
+        const std::size_t at = i * dx.cols + first + k;
+        task.x = dz.data + i * dz.cols;
+        task.y = dx.data + at;
+        if (below == Activation::relu) task.mask = x.data + at;
+        Dispatch<ForwardTile, Float32Chain, ForwardTask, max_vectors, max_rows>::call(rows, columns,
+                                                                                      task);
+      });
+    }
+  }
+}
+
+/// Room for the transposed dz of a block, or the weights of few outputs.
 std::size_t input_scratch_size(std::size_t, std::size_t outputs) noexcept {
   return round_to_unit(outputs) * input_columns;
 }
@@ -374,6 +420,9 @@ void backward_input(Matrix<const float> dz, PanelWeights w, Matrix<const float> 
                     Matrix<float> dx, Range inputs, Output output, std::span<float> scratch) {
   assert(dz.rows == dx.rows && dz.cols == w.layout.outputs && dx.cols == w.layout.inputs);
   assert(scratch.size() >= input_scratch_size(dz.rows, dz.cols));
+  if (!Chain::is_bf16 && dz.cols <= panel_unit) {
+    return backward_input_of_few(dz, w, x, below, dx, inputs, output, scratch.data());
+  }
   for (std::size_t i = 0; i < dz.rows; i += input_columns) {
     const Range range = {i, std::min(dz.rows, i + input_columns)};
     const std::size_t stride = round_to_unit(range.size());
