@@ -75,13 +75,13 @@ struct AmxWeightsScratch {
   std::size_t sections;  ///< nodes of sections: [level][slice]
 
   AmxWeightsScratch(std::size_t all_rows, std::size_t outputs, std::size_t leaf, std::size_t slice)
-      : rows(std::min(all_rows, node_rows(section_rows, leaf))) {
+      : rows(std::min(all_rows, node_rows(most_section_rows, leaf))) {
     const LeafBlocks blocks(rows, leaf);
     const std::size_t step = blocks.chunks() * block_words;
     nodes = (most_leaves + most_parts_of_strip * blocks.pending_nodes()) * node_floats;
     factors = nodes + most_tiles * step;
     columns = factors + tiles_of(outputs) * step;
-    sections = columns + section_levels(all_rows, node_rows(section_rows, leaf)) * slice;
+    sections = columns + section_levels(all_rows, node_rows(most_section_rows, leaf)) * slice;
   }
 };
 

@@ -7,6 +7,8 @@
 //   forward   x[i][k]  times  w[k][j ..]    rows i, columns j, the chain runs over k
 //   dX        w[k][j]  times  dz[i ..][j]   rows k, columns i, over j; dz and dx transposed
 //   dW        x[i][k]  times  dz[i][j ..]   rows k, columns j, over the i of a leaf
+//
+// dX of few outputs is a forward pass through transposed weights.
 #include <string>
 
 #include "lockstep/base/errors.hpp"
@@ -41,7 +43,7 @@ struct ForwardTask {
   std::size_t outputs;
   std::size_t columns;  ///< of y that exist from here on
   bool relu;
-  const float* mask;  ///< like y: y is zero where it is not greater than zero; null: nowhere
+  const float* mask;  ///< as y: where it is not above zero, y becomes zero; null: no mask
   bool accumulate;
   const std::uint32_t* list;  ///< columns of x with a value that is not zero; null: all
   std::size_t listed;
@@ -258,8 +260,7 @@ void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
   }
 }
 
-// dX: dz is transposed before and dx after the product, so that weights stay in panels; of a layer
-// of few outputs the weights are transposed instead.
+// dX: dz is transposed before and dx after the product, so that weights stay in panels.
 
 struct InputTask {
   PanelWeights w;
@@ -372,23 +373,25 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   }
 }
 
-/// dX of a layer of few outputs, as a forward pass through its transposed weights, 64 inputs at a
-/// time: for so short chains the transpositions of dx would take longer than the product.
+/// dX of a layer of few outputs in float32 (dz is not rounded), as a forward pass through its
+/// transposed weights: for so short chains the transpositions of dx would take longer than the
+/// product.
 void backward_input_of_few(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
                            Activation below, Matrix<float> dx, Range inputs, Output output,
                            float* scratch) {
+  assert(dz.cols <= panel_unit);  // one panel, with rows of a unit
   alignas(64) static constexpr std::array<float, max_columns> no_bias{};
   const std::size_t end = std::min(inputs.end, dx.cols);
-  for (std::size_t first = inputs.begin; first < end; first += panel_columns) {
-    const std::size_t block = std::min(panel_columns, end - first);
+  for (std::size_t first = inputs.begin; first < end; first += input_columns) {
+    const std::size_t block = std::min(input_columns, end - first);
     transpose_columns<Float32Chain>({w.values.data() + first * panel_unit, block, panel_unit}, 0,
-                                    dz.cols, scratch, panel_columns);
+                                    dz.cols, scratch, input_columns);
     for (std::size_t k = 0; k < block; k += max_columns) {
       const std::size_t columns = std::min(max_columns, round_to_unit(block - k));
       ForwardTask task = {.x = nullptr,
                           .inputs = dz.cols,
                           .weights = scratch + k,
-                          .width = panel_columns,
+                          .width = input_columns,
                           .bias = no_bias.data(),
                           .y = nullptr,
                           .outputs = dx.cols,

@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -28,11 +29,12 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t input_columns = 64;     // examples of one block of dx
-constexpr std::size_t section_rows = 512;     // examples of dw, at most: packed dz of a tile in L2
-constexpr std::size_t group_inputs = 16;      // inputs of x packed together: a cache line
-constexpr std::size_t tile_floats = 24 * 16;  // of dW, at most
-constexpr std::size_t max_waiting = 10;       // nodes, within section_rows leaves of one example
+constexpr std::size_t input_columns = 64;       // examples of a block of dx; of few outputs, inputs
+constexpr std::size_t most_section_rows = 512;  // examples of dw; dz of a tile of them stays in L2
+constexpr std::size_t group_inputs = 16;        // inputs of x packed together: a cache line
+constexpr std::size_t tile_floats = 24 * 16;    // of dW, at most
+/// Pending nodes of a section, at most: of leaves of one example.
+constexpr auto max_waiting = static_cast<std::size_t>(std::bit_width(most_section_rows - 1));
 
 // Zeros of x. Forward: a list of the columns that a tile of rows needs. dW: for each input a word
 // of mask_rows bits, the examples where it is not zero.
@@ -60,7 +62,7 @@ constexpr std::size_t forward_lists(std::size_t rows, std::size_t inputs) {
 
 constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
 
-/// Pending nodes of sections of some whole leaves, for a slice.
+/// Pending nodes of sections that dW needs room for, beside dw itself; `node`: the rows of one.
 constexpr std::size_t section_levels(std::size_t rows, std::size_t node) {
   const std::size_t last = rows <= node ? 0 : (rows - 1) / node;
   return last == 0 ? 0 : static_cast<std::size_t>(std::bit_width(last)) - 1;
@@ -75,15 +77,15 @@ struct WeightsBlocking {
 };
 
 constexpr std::size_t least_section_rows = 64;
-constexpr std::size_t most_groups = 64;
-static_assert(least_section_rows % bf16_chunk == 0 && section_rows % least_section_rows == 0);
+constexpr std::size_t most_groups = 64;  // of a strip: a bit each
+static_assert(least_section_rows % bf16_chunk == 0 && most_section_rows % least_section_rows == 0);
 
-/// Two thirds of L1 are for x of a group, a quarter of L2 is for x of a strip.
+/// At most two thirds of L1 are for x of a group, and a quarter of L2 for x of a strip.
 inline WeightsBlocking weights_blocking() {
   const CacheSizes caches = cache_sizes();
   constexpr std::size_t row = group_inputs * sizeof(float);
   const std::size_t rows =
-      std::clamp(std::bit_floor(caches.first * 2 / 3 / row), least_section_rows, section_rows);
+      std::clamp(std::bit_floor(caches.first * 2 / 3 / row), least_section_rows, most_section_rows);
   const std::size_t groups =
       std::clamp<std::size_t>(caches.second / 4 / (rows * row), 1, most_groups);
   return {.rows = rows, .inputs = groups * group_inputs};
@@ -91,6 +93,7 @@ inline WeightsBlocking weights_blocking() {
 
 /// Sections of the scratch of dW: where they end, in floats.
 struct WeightsScratch {
+  std::size_t node;      ///< rows of a node: of whole leaves, in one section, or of one leaf
   std::size_t rows;      ///< of a section
   std::size_t columns;   ///< dz: [columns of a tile][row][column]
   std::size_t factors;   ///< x of a strip: [group][row][group_inputs]
@@ -99,19 +102,14 @@ struct WeightsScratch {
 
   WeightsScratch(const WeightsBlocking& blocking, std::size_t all_rows, std::size_t outputs,
                  std::size_t leaf, std::size_t slice)
-      : rows(std::min({all_rows, node_rows(blocking.rows, leaf), blocking.rows})),
+      : node(node_rows(blocking.rows, leaf)),
+        rows(std::min({all_rows, node, blocking.rows})),
         columns(rows * round_to_unit(outputs)),
         factors(columns + rows * blocking.inputs),
         masks(factors + blocking.groups() * mask_rounds(rows) * mask_words),
-        sections(masks + (section_levels(all_rows, node_rows(blocking.rows, leaf)) +
-                          open_leaves(blocking, all_rows, leaf)) *
-                             slice) {}
-
- private:
-  /// A leaf of several sections waits from one to the next: the first one in dw.
-  static constexpr std::size_t open_leaves(const WeightsBlocking& blocking, std::size_t all_rows,
-                                           std::size_t leaf) {
-    return leaf > blocking.rows && all_rows > leaf ? 1 : 0;
+        sections(masks + section_levels(all_rows, node) * slice) {
+    // A leaf of several sections waits from one to the next: the first one in dw.
+    if (leaf > blocking.rows && all_rows > leaf) sections += slice;
   }
 };
 
@@ -322,7 +320,7 @@ HWY_INLINE Vector output_of(Vector sum, bool relu) {
 }
 
 /// Calls Kernel<Chain, R, V>::run(task) for numbers of rows and columns that are known at run time
-/// only: up to max_vectors vectors of columns, and max_rows(V) rows.
+/// only: up to `vectors` vectors of columns, and rows_of(V) rows.
 template <template <class, std::size_t, std::size_t> class Kernel, class Chain, class Task,
           std::size_t vectors, auto rows_of>
 struct Dispatch {

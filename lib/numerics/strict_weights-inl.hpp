@@ -21,16 +21,16 @@ namespace {
 constexpr std::size_t weights_vectors = lanes == 8 ? 2 : 4;
 constexpr std::size_t weights_columns = weights_vectors * lanes;
 
-/// Rows of a low tile: all of few inputs are zero in more examples.
-constexpr std::size_t low_rows(std::size_t vectors) { return (lanes == 8 ? 12 : 16) / vectors; }
+/// Rows of a short tile. It leaves out more terms, since fewer inputs must be zero together.
+constexpr std::size_t short_rows(std::size_t vectors) { return (lanes == 8 ? 12 : 16) / vectors; }
 
-/// Rows of a tile: the registers hold the sums of one node, in bf16 besides those of a chunk's
-/// chains. The more there are, the less dz is read from L2 for each.
+/// Rows of a tile: as many as there are registers for their sums (24 of 32), in bf16 beside those
+/// of a chunk's two chains. A tile of more rows reads dz from L2 less often.
 template <class Chain>
 constexpr std::size_t weights_rows(std::size_t vectors) {
-  return Chain::is_bf16 || lanes == 8 ? low_rows(vectors) : std::min(24 / vectors, group_inputs);
+  return Chain::is_bf16 || lanes == 8 ? short_rows(vectors) : std::min(24 / vectors, group_inputs);
 }
-static_assert(weights_rows<Float32Chain>(weights_vectors) * weights_columns <= tile_floats);
+static_assert(24 * lanes <= tile_floats);
 
 /// A tile of dW and a section of rows.
 struct WeightsTask {
@@ -172,8 +172,8 @@ HWY_INLINE void add_leaves(Sums<R, V>& sums, const std::array<Sums<R, V>, bf16_l
   }
 }
 
-/// The node of a section in bf16: some leaves with denormals flushed, then their part of the tree
-/// without.
+/// The node of a section in bf16: eight leaves with denormals flushed, then their part of the tree
+/// without. Nodes of eight leaves and the leaves after them share the pending nodes, as below.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_bf16_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   std::array<Sums<R, V>, bf16_leaves> leaves;
@@ -207,6 +207,7 @@ HWY_INLINE void sum_four_leaves(Sums<R, V>& sums, const WeightsTask& t, std::siz
                                 std::uint64_t used, float* waiting) {
   constexpr Constant<V * lanes> dz_step;
   const std::size_t leaf = t.leaf;
+  assert(t.begins);  // else the section is part of one long leaf
   const float* x = t.x + i * group_inputs;
   const float* dz = t.dz + i * dz_step;
   LOCKSTEP_UNROLL for (std::size_t n = 0; n < 4; ++n) {
@@ -265,10 +266,12 @@ HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
   store(sums, t.dw, t.dw_step);
 }
 
-/// The node of a section in float32: four whole leaves at a time, then the others.
+/// The node of a section in float32: four whole leaves at a time, then the others. Nodes of four
+/// and leaves share the pending nodes: as many wait before node n / 4 as before leaf n.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
   constexpr std::size_t most = 64;  // rows whose bits are looked up at once
+  static_assert(most <= least_section_rows);
   std::size_t i = 0;
   std::size_t n = 0;  // leaf
   if (t.dz_step == V * lanes && 4 * t.leaf <= most) {
@@ -349,10 +352,10 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
   }
 }
 
-/// Do low tiles of a group of inputs leave out enough terms? `masks`: of the group.
+/// True if short tiles leave out at least a quarter of the terms of a group. `masks`: of the group.
 template <class Chain>
-bool pays_low_tiles(const std::uint32_t* masks, std::size_t rows) {
-  constexpr std::size_t height = low_rows(weights_vectors);
+bool pays_short_tiles(const std::uint32_t* masks, std::size_t rows) {
+  constexpr std::size_t height = short_rows(weights_vectors);
   if constexpr (height == weights_rows<Chain>(weights_vectors)) {
     return false;
   } else {
@@ -382,10 +385,13 @@ struct WeightsSection {
   float* columns;
   float* factors;
   std::uint32_t* masks;  ///< null: no term is left out
-  std::uint64_t low;     ///< of a strip: bits of the groups that go by low tiles
   float* sections;
   std::size_t slice;  ///< floats of dw
 
+  /// The masks of a group of a strip's inputs.
+  std::uint32_t* masks_of(std::size_t group) const {
+    return masks + group * mask_rounds(rows) * mask_words;
+  }
   /// Columns of the tile that holds column j; tiles begin at multiples of weights_columns.
   std::size_t tile_width(std::size_t j) const {
     return std::min(weights_columns,
@@ -420,52 +426,51 @@ bool pack_columns(const WeightsSection& c, Matrix<const float> dz, Range slice) 
   return finite;
 }
 
-/// Packs the inputs [first, last) of x, a strip; returns WeightsSection::low.
+/// Packs x of a strip of inputs. Returns bits of the groups of which short tiles pay.
 template <class Chain>
-std::uint64_t pack_factors(const WeightsSection& c, Matrix<const float> x, std::size_t first,
-                           std::size_t last) {
-  const auto masks_of = [&c](std::size_t k) {  // of the strip's inputs from k on
-    return c.masks + k / group_inputs * mask_rounds(c.rows) * mask_words;
-  };
-  for (std::size_t i = 0; i < x.rows; i += mask_rows) {
-    const std::size_t rows = std::min(mask_rows, x.rows - i);
-    for (std::size_t k = first; k < last; k += group_inputs) {
-      const float* const from = x.data + i * x.cols + k;
-      float* const group = c.factors + (k - first) * x.rows + i * group_inputs;
+std::uint64_t pack_factors(const WeightsSection& c, Matrix<const float> x, Range strip) {
+  for (std::size_t i = 0; i < c.rows; i += mask_rows) {
+    const std::size_t rows = std::min(mask_rows, c.rows - i);
+    for (std::size_t k = 0; k < strip.size(); k += group_inputs) {
+      const float* const from = x.data + i * x.cols + strip.begin + k;
+      float* const factors = c.factors + k * c.rows + i * group_inputs;
+      const std::size_t exist = strip.size() - k;
       if (c.masks == nullptr) {
-        pack<Chain>(from, x.cols, rows, last - k, group_inputs, group);
+        pack<Chain>(from, x.cols, rows, exist, group_inputs, factors);
       } else {
-        pack_masked<Chain>(from, x.cols, rows, last - k, group,
-                           masks_of(k - first) + i / mask_rows * mask_words);
+        std::uint32_t* const masks = c.masks_of(k / group_inputs) + i / mask_rows * mask_words;
+        pack_masked<Chain>(from, x.cols, rows, exist, factors, masks);
       }
     }
   }
-  std::uint64_t low = 0;
-  for (std::size_t k = 0; c.masks != nullptr && k < last - first; k += group_inputs) {
-    low |= std::uint64_t{pays_low_tiles<Chain>(masks_of(k), x.rows)} << (k / group_inputs);
+  if (c.masks == nullptr) return 0;
+  std::uint64_t groups = 0;
+  for (std::size_t k = 0, group = 0; k < strip.size(); k += group_inputs, ++group) {
+    groups |= std::uint64_t{pays_short_tiles<Chain>(c.masks_of(group), c.rows)} << group;
   }
-  return low;
+  return groups;
 }
 
-/// The part of the slice in the strip of inputs [first, last). All tiles of the same columns follow
-/// each other: dz of these stays in L2, and x of a group of inputs in L1.
+/// The part of the slice in a strip of inputs, whose groups `short_tiles` go by such. All tiles of
+/// the same columns follow each other: dz of these stays in L2, and x of a group of inputs in L1.
 template <class Chain>
-void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std::size_t last,
+void weights_strip(const WeightsSection& c, Range slice, Range strip, std::uint64_t short_tiles,
                    float* dw) {
   alignas(64) std::array<float, max_waiting * tile_floats> nodes;
   for (std::size_t at = slice.begin; at < slice.end;) {
     const PanelBlock block = c.layout.block_at(at, slice.end);
-    const std::size_t begin = std::max(first, block.first_row);
-    const std::size_t end = std::min(last, block.last_row);
-    for (std::size_t column = 0, columns = 0; begin < end && column < block.width;
+    const Range inputs = {std::max(strip.begin, block.first_row),
+                          std::min(strip.end, block.last_row)};
+    for (std::size_t column = 0, columns = 0; inputs.begin < inputs.end && column < block.width;
          column += columns) {
       const std::size_t j = block.column + column;
-      const std::size_t beside = j % weights_columns;  // columns of the packed ones before j
-      columns = std::min(weights_columns - beside, block.width - column);
+      const std::size_t skip = j % weights_columns;  // of the columns packed together
+      columns = std::min(weights_columns - skip, block.width - column);
+      const std::size_t vectors = columns / lanes;
       const std::size_t offset =
-          (at - slice.begin) + (begin - block.first_row) * block.width + column;
+          (at - slice.begin) + (inputs.begin - block.first_row) * block.width + column;
       WeightsTask task{.x = nullptr,
-                       .dz = c.columns + (j - beside) * c.rows + beside,
+                       .dz = c.columns + (j - skip) * c.rows + skip,
                        .dz_step = c.tile_width(j),
                        .dw = dw + offset,
                        .dw_step = block.width,
@@ -480,19 +485,16 @@ void weights_strip(const WeightsSection& c, Range slice, std::size_t first, std:
                        .nodes = nodes.data(),
                        .sections = c.sections + offset,
                        .sections_step = c.slice};
-      for (std::size_t k = begin - first, inputs = 0; k < end - first; k += inputs) {
-        const std::size_t group = k / group_inputs;
-        const std::size_t skip = k % group_inputs;
-        inputs = std::min(group_inputs - skip, end - first - k);
-        const bool is_low = (c.low >> group & 1) != 0;
-        const std::size_t vectors = columns / lanes;
+      for (std::size_t k = inputs.begin, count = 0; k < inputs.end; k += count) {
+        const std::size_t group = (k - strip.begin) / group_inputs;
+        const std::size_t first = (k - strip.begin) % group_inputs;  // of the group's inputs
+        count = std::min(group_inputs - first, inputs.end - k);
+        const bool is_short = (short_tiles >> group & 1) != 0;
         for_tiles(
-            inputs, is_low ? low_rows(vectors) : weights_rows<Chain>(vectors),
+            count, is_short ? short_rows(vectors) : weights_rows<Chain>(vectors),
             [&](std::size_t r, std::size_t height) HWY_ATTR {
-              task.x = c.factors + group * group_inputs * c.rows + skip + r;
-              if (c.masks != nullptr) {
-                task.masks = c.masks + group * mask_rounds(c.rows) * mask_words + skip + r;
-              }
+              task.x = c.factors + group * group_inputs * c.rows + first + r;
+              if (c.masks != nullptr) task.masks = c.masks_of(group) + first + r;
               Dispatch<WeightsTile, Chain, WeightsTask, weights_vectors, weights_rows<Chain>>::call(
                   height, columns, task);
               task.dw += height * task.dw_step;
@@ -519,12 +521,10 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
   const WeightsScratch ends(blocking, dz.rows, dz.cols, leaf, slice.size());
   assert(scratch.size() >= ends.sections);
   if (dz.rows == 0) return std::fill(dw.begin(), dw.end(), 0.0F);
-  leaf = std::min(leaf, dz.rows);
-  const std::size_t node = node_rows(blocking.rows, leaf);
   auto* const masks = reinterpret_cast<std::uint32_t*>(scratch.data() + ends.factors);
   WeightsSection section{.layout = layout,
                          .rows = 0,
-                         .leaf = leaf,
+                         .leaf = std::min(leaf, dz.rows),
                          .index = 0,
                          .begins = true,
                          .ends = true,
@@ -532,24 +532,23 @@ void backward_weights(Matrix<const float> x, Matrix<const float> dz, std::size_t
                          .columns = scratch.data(),
                          .factors = scratch.data() + ends.columns,
                          .masks = nullptr,
-                         .low = 0,
                          .sections = scratch.data() + ends.masks,
                          .slice = slice.size()};
   for (std::size_t i = 0; i < dz.rows; i += section.rows) {
-    section.index = i / node;
-    const std::size_t end = std::min(dz.rows, (section.index + 1) * node);
+    section.index = i / ends.node;
+    const std::size_t end = std::min(dz.rows, (section.index + 1) * ends.node);
     const Range rows = {i, std::min(end, i + ends.rows)};
     section.rows = rows.size();
-    section.begins = i % node == 0;
+    section.begins = i % ends.node == 0;
     section.ends = rows.end == end;
     section.last = rows.end == dz.rows;
     const bool finite = pack_columns<Chain>(section, dz.slice(rows), slice);
     // Zero times an infinite dz is NaN; in bf16 a finite dz may have become infinite.
     section.masks = zeros == Zeros::automatic && finite ? masks : nullptr;
     for (std::size_t k = 0; k < layout.inputs; k += blocking.inputs) {
-      const std::size_t last = std::min(k + blocking.inputs, layout.inputs);
-      section.low = pack_factors<Chain>(section, x.slice(rows), k, last);
-      weights_strip<Chain>(section, slice, k, last, dw.data());
+      const Range strip = {k, std::min(k + blocking.inputs, layout.inputs)};
+      const std::uint64_t short_tiles = pack_factors<Chain>(section, x.slice(rows), strip);
+      weights_strip<Chain>(section, slice, strip, short_tiles, dw.data());
     }
   }
 }

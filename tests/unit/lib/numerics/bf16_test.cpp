@@ -328,7 +328,7 @@ TEST_CASE("dW in bf16 has leaves of any length, slices, and scratch of any conte
   const test::AmxEmulator amx;
   std::mt19937 random(8);
   for (const std::size_t leaf : {1, 3, 4, 5, 8, 16, 31, 32, 33, 64, 65, 600, 2000}) {
-    // 1300 rows are three sections, whose nodes wait in scratch, or an open leaf does.
+    // 1300 rows are several sections, whose nodes wait in scratch, or an open leaf does.
     const Case c(leaf == 4 || leaf >= 600 ? 1300 : 140, 37, 90, leaf, Kind::special, 9);
     const Values expected = definition(c).dw;
     for (const auto& [name, bf16] : all) {

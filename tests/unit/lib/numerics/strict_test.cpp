@@ -292,6 +292,15 @@ TEST_CASE("every width of a panel and every height of a tile", "[strict]") {
   }
 }
 
+TEST_CASE("dX of few outputs", "[strict]") {
+  for (const std::size_t outputs : {1, 10, 16, 17}) {
+    for (const std::size_t inputs : {1, 64, 65, 130}) {
+      Case c = make_case(15, inputs, outputs, 4, 18, Values::special);
+      require_definition(c);
+    }
+  }
+}
+
 TEST_CASE("leaves of every size, with a short last one", "[strict]") {
   for (std::size_t leaf = 1; leaf <= 20; ++leaf) {
     Case c = make_case(6 * leaf + leaf / 2 + 1, 7, 20, leaf, 6, Values::special);
@@ -299,13 +308,13 @@ TEST_CASE("leaves of every size, with a short last one", "[strict]") {
   }
 }
 
-TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict]") {
+TEST_CASE("more rows than a section holds, and more inputs than a strip", "[strict]") {
   for (const std::size_t leaf : {1, 7, 16, 43, 200}) {
     Case c = make_case(1000, 9, 17, leaf, 7);
     require_definition(c);
   }
-  // Several sections, of which up to three wait; the last one short, or a single row. Leaves of
-  // several blocks, of several sections, and of more rows than there are.
+  // Several sections, of which some wait; the last one short, or a single row. Leaves of several
+  // sections, and of more rows than there are.
   constexpr std::size_t longest = std::numeric_limits<std::size_t>::max();
   for (const auto& [rows, leaf] : {std::pair<std::size_t, std::size_t>{1025, 16},
                                    {1537, 100},
@@ -336,21 +345,25 @@ TEST_CASE("more rows than a block holds, and more inputs than a strip", "[strict
 
 TEST_CASE("dW has the same bits when it is cut for other caches", "[strict]") {
   Case c = make_case(600, 210, 300, 3, 17);
-  // Blocks of zeros, which masks of a strip name; other inputs have none, and higher tiles.
+  // Blocks of zeros, which masks of a strip name; other inputs have single ones, and higher tiles.
   for (std::size_t i = 0; i < c.x.size(); ++i) {
     const std::size_t k = i % c.inputs;
     if (k < 120 && i / c.inputs / 9 % 2 != k / 5 % 3) c.x.data()[i] = 0;
   }
-  const Bits dw = bits(naive_weights(c));
   const CacheSizes found = cache_sizes();
   for (const CacheSizes caches : {CacheSizes{1 << 10, 1 << 10}, CacheSizes{32 << 10, 512 << 10},
                                   CacheSizes{1 << 20, 1 << 26}}) {
     set_cache_sizes(caches);
-    for (const StrictProducts* p : all_products()) {
-      INFO(simd_name(p->simd) << ", caches of " << caches.first << " and " << caches.second);
-      for (const Zeros zeros : {Zeros::dense, Zeros::automatic}) {
-        c.zeros = zeros;
-        CHECK((bits(c.slice(*p, c.layout.all())) == dw));
+    for (const std::size_t leaf : {1, 3, 150}) {  // the longest is cut by the smallest caches
+      c.leaf = leaf;
+      const Bits dw = bits(naive_weights(c));
+      for (const StrictProducts* p : all_products()) {
+        INFO(simd_name(p->simd) << ", caches of " << caches.first << " and " << caches.second
+                                << ", leaves of " << leaf);
+        for (const Zeros zeros : {Zeros::dense, Zeros::automatic}) {
+          c.zeros = zeros;
+          CHECK((bits(c.slice(*p, c.layout.all())) == dw));
+        }
       }
     }
   }
