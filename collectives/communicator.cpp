@@ -17,6 +17,10 @@ double Communicator::recorded_seconds() const noexcept {
   return recorder_ == nullptr ? 0 : recorder_->collective_seconds();
 }
 
+void Communicator::note_progress() const noexcept {
+  if (recorder_ != nullptr) recorder_->touch();
+}
+
 void Communicator::Recorded::begin(const char* name, std::size_t bytes) noexcept {
   recorder_->begin(name, bytes);
 }
@@ -66,7 +70,7 @@ void Communicator::all_gather(Buffers buffers) {
     require_blocks("all_gather", buffer.size());
     if (!buffer.empty()) filled.push_back(buffer);
   }
-  if (size_ == 1 || filled.empty()) return;
+  if (size_ == 1 || filled.empty()) return note_progress();
   std::size_t bytes = 0;
   for (const auto& buffer : filled) bytes += buffer.size();
   const Recorded recorded(recorder_, "all_gather", bytes);

@@ -162,7 +162,7 @@ class Communicator {
   /// Replaces `values` by its element-wise reduction over all ranks.
   template <Element T>
   void all_reduce(std::span<T> values, Op op = Op::sum) {
-    if (size_ == 1 || values.empty()) return;
+    if (size_ == 1 || values.empty()) return note_progress();
     const Recorded recorded(recorder_, "all_reduce", values.size_bytes());
     do_all_reduce(erase(values), op);
   }
@@ -172,7 +172,7 @@ class Communicator {
   template <Element T>
   void broadcast(std::span<T> values, int root = 0) {
     require_root(root);
-    if (size_ == 1 || values.empty()) return;
+    if (size_ == 1 || values.empty()) return note_progress();
     const Recorded recorded(recorder_, "broadcast", values.size_bytes());
     do_broadcast(erase(values), root);
   }
@@ -182,7 +182,7 @@ class Communicator {
   template <Element T>
   void all_gather(std::span<T> values) {
     require_blocks("all_gather", values.size());
-    if (size_ == 1 || values.empty()) return;
+    if (size_ == 1 || values.empty()) return note_progress();
     const Recorded recorded(recorder_, "all_gather", values.size_bytes());
     do_all_gather(erase(values));
   }
@@ -286,6 +286,9 @@ class Communicator {
   };
 
  private:
+  /// Tells the recorder, if there is one, of a collective that needs no other rank.
+  void note_progress() const noexcept;
+
   /// One collective in a flight recorder, if there is one.
   class Recorded {
    public:

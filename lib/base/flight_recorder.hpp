@@ -65,7 +65,10 @@ class FlightRecorder {
   void begin(const char* name, std::uint64_t bytes) noexcept;
   void end() noexcept;
 
-  /// The current phase, and the seconds since the last call of enter(), begin() or end().
+  /// Progress that leaves no record: a collective of one rank.
+  void touch() noexcept;
+
+  /// The current phase, and the seconds since the last call of a function above.
   Phase phase() const noexcept { return phase_; }
   double idle_seconds() const noexcept;
 
@@ -78,7 +81,6 @@ class FlightRecorder {
  private:
   struct File;
   friend Flight read_flight(const std::filesystem::path& path);
-  void touch() noexcept;
 
   std::unique_ptr<File> memory_;
   File* file_;

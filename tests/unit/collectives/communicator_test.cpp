@@ -1,7 +1,12 @@
 #include "lockstep/collectives/communicator.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <span>
+#include <thread>
+#include <vector>
 
+#include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/process.hpp"
 #include "tests/support/communicator_contract.hpp"
 
@@ -17,4 +22,22 @@ TEST_CASE("the world of one keeps the communicator's contract", "[collectives]")
   }
   CHECK(std::string(self.backend()) == "self");
   CHECK(self.place().host == host_name());
+}
+
+TEST_CASE("a collective of one rank is progress", "[collectives][flight]") {
+  comm::SelfCommunicator self;
+  FlightRecorder recorder(0, 1);
+  self.record_in(&recorder);
+  std::vector<float> storage(4);
+  const std::span<float> values = storage;
+  const auto idle_after = [&](auto collective) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const double before = recorder.idle_seconds();
+    collective();
+    return recorder.idle_seconds() < before;
+  };
+  CHECK(idle_after([&] { self.all_reduce(values); }));
+  CHECK(idle_after([&] { self.broadcast(values); }));
+  CHECK(idle_after([&] { self.all_gather(values); }));
+  CHECK_FALSE(idle_after([] {}));
 }
