@@ -60,7 +60,8 @@ bool ReadAheadRing::has_work() const noexcept {
 void ReadAheadRing::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (!changed_.wait(lock, stop, [&] { return has_work(); })) return;
+    // After a request to stop wait() still gives what has_work() does.
+    if (!changed_.wait(lock, stop, [&] { return has_work(); }) || stop.stop_requested()) return;
     const std::uint64_t index = ahead_;
     const std::uint64_t generation = generation_;
     const std::size_t slot = (first_ + full_) % slots_;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/synthetic.hpp"
@@ -470,4 +471,18 @@ TEST_CASE("memory that is not given ends the construction", "[prefetch][staged]"
   const auto make = [&](std::size_t depth) { Prefetch(setting.reader, depth, endless, memory); };
   CHECK_THROWS_AS(make(3), std::bad_alloc);
   CHECK(memory.blocks.empty());
+}
+
+TEST_CASE("no value is read after the end was asked for", "[prefetch]") {
+  constexpr std::size_t depth = 20;
+  std::atomic<int> calls = 0;
+  {
+    ReadAhead<int> values(std::vector<int>(depth + 2), depth, [&](int&, std::uint64_t) {
+      ++calls;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return true;
+    });
+    values.take(0);
+  }
+  CHECK(calls <= 10);  // 21 fill all slots
 }
