@@ -18,8 +18,6 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t max_columns = 1'000'000;
-
 char frequent_separator(std::string_view line) {
   constexpr std::array<char, 3> separators{'\t', ';', ','};  // as many: a decimal comma
   std::array<std::size_t, 3> counts{};
@@ -122,8 +120,8 @@ CsvHeader read_header(Content& content, bool has_header, char separator) {
   header.separator = separator == '\0' ? frequent_separator(rows.row()) : separator;
   std::string scratch;
   const auto take = [&](std::size_t column, std::string_view text) {
-    if (column >= max_columns) {
-      fail("the header names more than " + std::to_string(max_columns) + " columns");
+    if (column >= max_csv_columns) {
+      fail("the header names more than " + std::to_string(max_csv_columns) + " columns");
     }
     header.names.emplace_back(has_header ? std::string(trimmed(text)) : std::to_string(column + 1));
   };

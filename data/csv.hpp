@@ -38,6 +38,9 @@ std::size_t split_csv(std::string_view record, char separator, std::string& scra
 /// `text` as a field of a comma-separated line: in quotes where it needs them.
 std::string csv_field(const std::string& text);
 
+/// More are refused.
+inline constexpr std::size_t max_csv_columns = 1'000'000;
+
 /// The first line of a file.
 struct CsvHeader {
   char separator = ',';

@@ -120,8 +120,10 @@ void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) c
     const ssize_t got =
         ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      throw DataError(place(path_, offset) + ": cannot be read: " + system_reason(errno));
+    if (got < 0) {
+      throw DataError(place(path_, offset) + ": cannot be read: " + system_reason(errno),
+                      "check the disk or file system that holds it");
+    }
     if (got == 0) fail_at_end(path_, offset, bytes.size());
     offset += static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
@@ -355,9 +357,11 @@ std::vector<std::string> names_in_archive(const std::filesystem::path& archive) 
 
 namespace {
 
-[[noreturn]] void fail_to_spill(const std::filesystem::path& path, int code) {
+/// `what` failed: "decompressed into", or "read back from".
+[[noreturn]] void fail_to_spill(const std::filesystem::path& path, int code,
+                                const std::string& what = "decompressed into") {
   throw OutputError(
-      path.string() + ": cannot be decompressed into " + temporary_folder().string() + ": " +
+      path.string() + ": cannot be " + what + " " + temporary_folder().string() + ": " +
           system_reason(code),
       code == EMFILE ? fewer_files
                      : "set TMPDIR to a folder with room for it, or decompress the file yourself");
@@ -484,10 +488,7 @@ void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) con
     const auto at = static_cast<off_t>(offset - max_in_memory);
     const ssize_t got = ::pread(spill_, bytes.data(), bytes.size(), at);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      throw DataError(place(offset) + ": what was decompressed cannot be read back from " +
-                      temporary_folder().string());
-    }
+    if (got <= 0) fail_to_spill(path(), got < 0 ? errno : EIO, "read back from");
     offset += static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
   }

@@ -392,6 +392,7 @@ class SchemaFinder {
       found.place = place();
       found.first_word = text;
     }
+    if (text.size() > max_word) return;  // not one of few, and memory would grow with it
     if (found.texts.size() > most_texts(use.is_named) || found.texts.contains(text)) return;
     found.texts.emplace(text);
     require_text(std::string(text), place());
@@ -549,8 +550,8 @@ class SchemaFinder {
     if (!is_named) {
       refuse_decimal_comma(place, found.first_word, "or, if these are words, `category" + own);
     }
-    const bool are_huge =
-        !is_named && std::all_of(found.texts.begin(), found.texts.end(), is_beyond_float32);
+    const bool are_huge = !is_named && !found.has_long_word &&
+                          std::all_of(found.texts.begin(), found.texts.end(), is_beyond_float32);
     if (found.numbers > 0 || are_huge) {
       std::string problem = place + in_quotes(found.first_word) + why_no_number(found.first_word);
       if (found.numbers > 0) {

@@ -14,6 +14,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/data/npy.hpp"
 #include "lockstep/data/tfrecord.hpp"
 
@@ -207,6 +208,12 @@ class IdxWriter final : public FormatWriter {
 class CsvWriter final : public FormatWriter {
  public:
   CsvWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+    if (what.features() >= max_csv_columns) {
+      throw ConfigError(files.records + ": a CSV file has at most " + grouped(max_csv_columns) +
+                            " columns, but there are " + grouped(what.features()) +
+                            " features and a label",
+                        "choose another `format`: npy or tfrecord");
+    }
     put_text(records(), "label");
     for (std::uint64_t i = 0; i < what.features(); ++i) {
       put_text(records(), ",x");

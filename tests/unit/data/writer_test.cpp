@@ -118,6 +118,9 @@ TEST_CASE("what a format cannot hold is refused, and leaves nothing", "[data]") 
       Contains("the label of record 256 is 256"));
   CHECK_THAT(error(Format::idx, 1, {5, {1, 1, 1, 1}, Element::byte}, byte_record),
              Contains("1 to 3 dimensions"));
+  CHECK_THAT(error(Format::csv, 1, {5, {1'000'000}, Element::byte}, byte_record),
+             StartsWith((folder.path() / "train.csv").string() +
+                        ": a CSV file has at most 1,000,000 columns"));
   CHECK_THAT(error(Format::csv, 6, {5, {4}, Element::byte}, byte_record),
              StartsWith("5 train records do not fill 6 files"));
   CHECK_THAT(error(Format::csv, 1, {0, {4}, Element::byte}, byte_record),
