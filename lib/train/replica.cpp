@@ -200,8 +200,8 @@ const char* Replica::reduction() const { return training().name(); }
 
 void Replica::begin_training() {
   training();
+  parts_->sentinel->begin_after(steps_);  // of a fault found now the checkpoints so far are good
   if (groups_.all.size() > 1) weights_hash();
-  parts_->sentinel->begin_after(steps_);
 }
 
 Inference& Replica::inference() noexcept {
