@@ -69,7 +69,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
       .model = groups_.model,
       .micro_batch = options.micro_batch};
   auto exchange = Exchange::automatic;
-  require_equal_settings(shape, &plan, options, groups_.all);
+  require_equal_settings(shape, &plan, options, groups_);
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
     optim::require_valid(options.optimizer);
@@ -101,7 +101,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
 Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
                  const std::function<void(nn::Network<float>&)>& load)
     : groups_(groups), prefetch_(0), parts_(std::make_unique<Parts>()) {
-  require_equal_settings(shape, nullptr, options, groups_.all);
+  require_equal_settings(shape, nullptr, options, groups_);
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);

@@ -181,7 +181,7 @@ void add(const optim::OptimizerOptions& options, comm::KeyValues& settings) {
 }  // namespace
 
 void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
-                            const ReplicaOptions& options, comm::Communicator& comm) {
+                            const ReplicaOptions& options, const Groups& groups) {
   const std::string loss = options.loss != nullptr ? options.loss->name() : nn::default_loss;
   comm::KeyValues settings = {{"loss", loss}, {"precision", text_of(options.precision)}};
   add(shape, settings);
@@ -206,7 +206,10 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
          {"on_nonfinite", options.on_nonfinite == OnNonfinite::skip ? "skip" : "stop"}});
     add(options.optimizer, settings);
   }
-  comm::require_equal(comm, "the replica", settings, "give all ranks the same");
+  if (groups.model != nullptr) {  // ranks that share a network exchange its activations by parts
+    settings.emplace_back("micro_batch", std::to_string(options.micro_batch));
+  }
+  comm::require_equal(groups.all, "the replica", settings, "give all ranks the same");
 }
 
 }  // namespace lockstep::train

@@ -55,9 +55,9 @@ enum class DeviceExchange {
 };
 
 /// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
-/// same weights. Ranks may differ in how they compute (simd, zeros, threads, prefetch,
-/// micro_batch; and, but not with allreduce, products, device and its options), and must have the
-/// same in all else that is a value.
+/// same weights. Ranks may differ in how they compute (simd, zeros, threads, prefetch; micro_batch
+/// but not with "model"; products, device and its options but not with allreduce), and must have
+/// the same in all else that is a value.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   /// `lockstep train` rounds the learning rate to float32: a program that wants the weights of its

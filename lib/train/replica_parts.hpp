@@ -38,6 +38,6 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups);
 /// Errors   throws comm::AgreedError (2) on every rank if ranks differ, naming what does.
 /// Ranks    collective.
 void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
-                            const ReplicaOptions& options, comm::Communicator& comm);
+                            const ReplicaOptions& options, const Groups& groups);
 
 }  // namespace lockstep::train

@@ -681,6 +681,14 @@ TEST_CASE("ranks with other options than the rest are named before training", "[
              Catch::Contains("class_weights is 1.0, 1.0, 1.0, 2.0 on rank 1"));
   CHECK_THAT(refused([](auto&, auto& width) { width = 9; }),
              Catch::Contains("layer 1 is kind = \"dense\", width = 9"));
+  CHECK_THAT(test::refusal(2,
+                           [&](comm::Communicator& comm) {
+                             const auto mesh = train::make_mesh(comm, {1, 2});
+                             train::ReplicaOptions own = options;
+                             own.micro_batch = comm.rank() == 0 ? 8 : 16;
+                             train::Replica({features, {8}, classes}, plan_for(1), *mesh, own);
+                           }),
+             Catch::Contains("micro_batch is 8 on rank 0"));
 }
 
 TEST_CASE("options out of range are refused", "[train]") {
