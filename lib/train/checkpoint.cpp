@@ -222,8 +222,21 @@ std::filesystem::path last_checkpoint_in(const std::filesystem::path& folder, bo
   fail(place, "holds no checkpoint (step-NNNNNNNN)");
 }
 
+/// The step of the best epoch, by the newest checkpoint whose state can be read.
+std::uint64_t best_step_in(const std::filesystem::path& folder) {
+  const auto last = last_checkpoint_in(folder, true);
+  const auto checkpoints = checkpoints_in(folder);
+  for (auto at = checkpoints.rbegin(); at != checkpoints.rend(); ++at) {
+    try {
+      return read_state(at->second).position.best.step;
+    } catch (const DataError&) {  // damaged: an older one may know
+    }
+  }
+  return read_state(last).position.best.step;  // throws what is wrong
+}
+
 std::filesystem::path best_checkpoint_in(const std::filesystem::path& folder) {
-  const std::uint64_t step = read_state(last_checkpoint_in(folder, true)).position.best.step;
+  const std::uint64_t step = best_step_in(folder);
   const auto best = folder / checkpoint_name(step);
   if (step > 0 && is_checkpoint(best)) return best;
   JsonPlace place = place_of(folder);

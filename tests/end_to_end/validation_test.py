@@ -69,6 +69,11 @@ class Validation(command.CommandTest):
                 evaluated = self.succeed("evaluate", kept.folder / "best", "--data synthetic --test-limit 50")
                 self.assert_says(evaluated.out, [f"after {best['step']} steps"], evaluated)
                 self.assert_says(self.succeed("inspect", kept.folder / "best").out, [kept.checkpoints[0].name], kept.result)
+                state = kept.checkpoints[1] / "state.json"
+                text = state.read_text()
+                state.write_text("{")  # the older checkpoint knows the best one, too
+                self.succeed("evaluate", kept.folder / "best", "--data synthetic --test-limit 50")
+                state.write_text(text)
                 # The last epoch is the best one, and a checkpoint is due at its end.
                 shorter = self.train(DATA, SPLIT, f"--keep-best --checkpoint-every 7 --epochs {best['epoch']}",
                                      f"--monitor {monitor} --metrics top-2,auc", name=f"shorter-{monitor}")
