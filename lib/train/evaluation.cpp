@@ -180,7 +180,8 @@ class EvaluationSums {
     if (has_labels() && outputs_ <= max_counted_classes) {
       sums_.confusion.resize(outputs_ * outputs_);
     }
-    if (loss.target() == nn::TargetKind::flags) sums_.labels.resize(outputs_);
+    const bool has_flags = loss.target() == nn::TargetKind::flags;
+    if (has_flags && target_width() == outputs_) sums_.labels.resize(outputs_);
     sums_.values.resize(has_values() ? outputs_ : 0);
     sums_.metrics.resize(metrics.size());
   }

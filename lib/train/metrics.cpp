@@ -106,6 +106,10 @@ double mean_area(const ScoredSet& set) {
     if (!std::isfinite(score)) return std::numeric_limits<double>::quiet_NaN();
   }
   const bool are_flags = set.labels.empty();
+  if (are_flags && set.values.size() != set.scores.size()) {
+    throw ConfigError("metric auc: the loss has another number of targets than of outputs",
+                      "leave the metric out");
+  }
   double sum = 0;
   const std::size_t first = !are_flags && set.outputs == 2 ? 1 : 0;
   for (std::size_t output = first; output < set.outputs; ++output) {
