@@ -81,7 +81,7 @@ struct AmxWeightsScratch {
     nodes = (most_leaves + most_parts_of_strip * blocks.pending_nodes()) * node_floats;
     factors = nodes + most_tiles * step;
     columns = factors + tiles_of(outputs) * step;
-    sections = columns + section_levels(all_rows, node_rows(most_section_rows, leaf)) * slice;
+    sections = columns + section_levels(all_rows, rows) * slice;
   }
 };
 
