@@ -89,14 +89,21 @@ void enter(Groups& groups, Format format, const std::filesystem::path& path,
       if (replace(key, magic, "idx")) break;
     }
   }
-  RecordFiles& group = groups[{path.parent_path(), key}];
-  std::string& place = labels ? group.labels : group.records;
-  if (!place.empty()) {
+  const auto refuse_twin = [&](const RecordFiles& group) {
+    const std::string& place = labels ? group.labels : group.records;
+    if (place.empty()) return;
     throw DataError(where + ": both " + file_name(place) + " and " + file_name(path) +
                         " could be the " + (labels ? "labels" : "images") + " of one pair",
                     "remove one of them");
+  };
+  RecordFiles& group = groups[{path.parent_path(), key}];
+  refuse_twin(group);
+  std::string other = key;  // MNIST's files have both names
+  if (format == Format::idx && (replace(other, "-idx", ".idx") || replace(other, ".idx", "-idx"))) {
+    const auto twin = groups.find({path.parent_path(), other});
+    if (twin != groups.end()) refuse_twin(twin->second);
   }
-  place = path.string();
+  (labels ? group.labels : group.records) = path.string();
 }
 
 /// The files that belong together by their names.
@@ -119,17 +126,31 @@ NumberedSet set_of(std::string_view key) {
   return {};
 }
 
+/// Each numbered set must be complete, and the only one of its stem: another number of files is
+/// another split of the same records.
 void check_complete(const Groups& groups, Format format, const std::string& where) {
-  std::map<std::pair<std::filesystem::path, NumberedSet>, std::uint64_t> found;
-  for (const auto& [key, files] : groups) ++found[{key.first, set_of(key.second)}];
-  for (const auto& [key, count] : found) {
-    const auto& [folder, set] = key;
-    if (set.files == 0 || set.files == count) continue;
-    const auto& first = groups.lower_bound({folder, set.stem})->second.records;
-    throw DataError(where + ": the names say that " + std::to_string(set.files) +
-                        (is_paired(format) ? " pairs" : " files") + " belong together, but " +
-                        std::to_string(count) + " are here: " + file_name(first) + " ...",
-                    "bring the missing files, or remove what is left of another split");
+  std::map<std::pair<std::filesystem::path, NumberedSet>, std::vector<std::string>> found;
+  for (const auto& [key, files] : groups) {
+    found[{key.first, set_of(key.second)}].push_back(file_name(files.records));
+  }
+  for (auto at = found.begin(); at != found.end(); ++at) {
+    const auto& [folder, set] = at->first;
+    const auto& names = at->second;
+    if (set.files == 0) continue;
+    if (set.files != names.size()) {
+      throw DataError(where + ": the names say that " + std::to_string(set.files) +
+                          (is_paired(format) ? " pairs" : " files") + " belong together, but " +
+                          std::to_string(names.size()) + " are here: " + names.front() + " ...",
+                      "bring the missing files, or remove what is left of another split");
+    }
+    const auto next = std::next(at);  // sorted by folder and stem
+    if (next == found.end() || next->first.first != folder) continue;
+    const NumberedSet& other = next->first.second;
+    if (other.stem != set.stem) continue;
+    throw DataError(where + ": two splits of one set, into " + std::to_string(set.files) +
+                        " and into " + std::to_string(other.files) + " parts: " + names.front() +
+                        " ..., " + next->second.front() + " ...",
+                    "remove one of them, or name the files of one by a pattern");
   }
 }
 
@@ -249,6 +270,8 @@ std::string how_to_get(const std::string& path) {
   return meant ? "did you mean `data=" + *meant + "`?" : get_data;
 }
 
+const char* const readable_files = "give a folder or a pattern of files that this user may read";
+
 std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
@@ -271,23 +294,41 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
     files.insert(entries.begin(), entries.end());
   }
   if (error) {
-    throw DataError(folder.string() + ": cannot be listed: " + error.message(),
-                    "give a folder or a pattern of files that this user may read");
+    throw DataError(folder.string() + ": cannot be listed: " + error.message(), readable_files);
   }
   if (files.empty()) throw DataError(folder.string() + ": the folder is empty", get_data);
   return files;
 }
 
-/// Owns the result of glob(3).
+/// Owns the result of glob(3). Throws DataError for a folder on the way that cannot be listed.
 struct Matches {
   explicit Matches(const std::string& pattern)
-      : code(::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found)) {}
+      : code(::glob(pattern.c_str(), GLOB_NOSORT, keep_error, &found)) {
+    if (code != GLOB_ABORTED) return;
+    ::globfree(&found);
+    throw DataError(pattern + ": " + unreadable +
+                        " cannot be listed: " + std::generic_category().message(reason),
+                    readable_files);
+  }
   ~Matches() { ::globfree(&found); }
   Matches(const Matches&) = delete;
   Matches& operator=(const Matches&) = delete;
 
   glob_t found{};
   int code;
+
+ private:
+  /// Called by glob() in the constructor. Something that is gone meanwhile is no match, nor is
+  /// what belongs to an ext4 file system.
+  static int keep_error(const char* folder, int error) {
+    if (error == ENOENT || file_name(folder) == "lost+found") return 0;
+    unreadable = folder;
+    reason = error;
+    return 1;
+  }
+
+  static inline thread_local std::string unreadable;
+  static inline thread_local int reason = 0;
 };
 
 }  // namespace

@@ -45,7 +45,8 @@ struct FindOptions {
 /// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
 ///
 /// Errors    throws what list_entries throws, and DataError for a part without files, more than one
-///           format, half of a pair, or missing files of a numbered set.
+///           format, half of a pair, two files for one half, missing files of a numbered set, or
+///           two sets that differ only in their number of files.
 FolderFiles find_files(const std::string& path, const FindOptions& find);
 
 /// Opens the files of one part as one source; only as many files as `options.limit` needs.
@@ -78,7 +79,7 @@ bool would_find(const std::string& path, const std::filesystem::path& file);
 bool is_pattern(const std::string& path);
 
 /// The matches of a pattern by shell rules, sorted by name. Opens no file. Throws DataError if
-/// there are none.
+/// there are none, or a folder that may have some cannot be listed.
 std::set<std::filesystem::path> files_matching(const std::string& pattern);
 
 /// The entries of a folder, or the matches of a pattern by shell rules. Opens no file.

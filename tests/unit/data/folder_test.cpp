@@ -197,6 +197,9 @@ TEST_CASE("files without a partner, and ambiguous ones, are named", "[data]") {
   data.add_test();
   data.folder.write("train-images-idx2-ubyte", images(1));
   CHECK_THAT(data.error(), Contains("both train-images-idx2-ubyte and train-images-idx3-ubyte"));
+  std::filesystem::remove(data.folder.path() / "train-images-idx2-ubyte");
+  data.add("train-images.idx3-ubyte", "train-labels.idx1-ubyte", 8);
+  CHECK_THAT(data.error(), Contains("both train-images-idx3-ubyte and train-images.idx3-ubyte"));
 }
 
 TEST_CASE("a split of which a file is missing is refused", "[data]") {
@@ -213,6 +216,10 @@ TEST_CASE("a split of which a file is missing is refused", "[data]") {
   CHECK_THAT(data.error(), Contains("but 2 are here: train-00000-of-00003-images"));
   data.add("train-00002-of-00003-images", "train-00002-of-00003-labels", 3);
   CHECK(data.open().train->records() == 12);  // of two sets
+  data.add("train-00000-of-00001-images", "train-00000-of-00001-labels", 9);
+  CHECK_THAT(data.error(),
+             Contains("two splits of one set, into 1 and into 3 parts: "
+                      "train-00000-of-00001-images ..., train-00000-of-00003-images"));
 }
 
 TEST_CASE("images of different sizes do not mix", "[data]") {
@@ -351,6 +358,9 @@ TEST_CASE("a folder that may not be listed says so", "[data]") {
     const NoRoot no_root;
     if (no_root.holds()) {
       CHECK_THAT(data.error(), StartsWith(data.path() + ": cannot be listed: Permission denied"));
+      const std::string pattern = data.path() + "/t*";
+      CHECK_THAT(message_of<DataError>([&] { data::open_data_set(pattern, {}); }),
+                 StartsWith(pattern + ": " + data.path() + " cannot be listed: Permission denied"));
     }
   }
   std::filesystem::permissions(data.folder.path(), std::filesystem::perms::owner_all);
