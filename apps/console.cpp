@@ -237,7 +237,7 @@ void Console::on_epoch(const train::EpochReport& report) {
              validation
                  ? figures("validation", validation->loss, validation->score, validation->metrics)
                  : "",
-             figures("testing", report.test_loss, report.test_score, report.test_metrics),
+             figures("testing", report.test.loss, report.test.score, report.test.metrics),
              report.seconds, grouped(static_cast<std::uint64_t>(report.examples_per_second)));
   if (!report.new_shares.empty()) {
     fmt::print("balance: leaves of a batch on each rank from now on: {}\n",

@@ -357,7 +357,7 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
     const auto epochs = train::read_epochs(folder);
     const train::EpochReport& last = epochs.back();
     TrialResult result = {.epochs = last.epoch,
-                          .test = {last.test_loss, last.test_score, last.test_metrics},
+                          .test = last.test,
                           .validation = last.validation,
                           .is_regression = last.is_regression,
                           .weights_hash = last.weights_hash};

@@ -29,15 +29,11 @@ constexpr const char* file_name = "sweep.json";
 constexpr const char* lock_folder = ".queue";
 
 ordered_json json_of(const TrialResult& result) {
-  const std::string score = result.is_regression ? "r2" : "accuracy";
   ordered_json json = {{"epochs", result.epochs}};
-  const auto add = [&](const std::string& set, const train::SetFigures& figures) {
-    json[set + "_loss"] = figures.loss;
-    json[set + "_" + score] = figures.score;
-    for (const auto& [name, figure] : figures.metrics) json[set + "_" + name] = figure;
-  };
-  add("test", result.test);
-  if (result.validation) add("validation", *result.validation);
+  train::add_figures(json, "test", result.test, result.is_regression);
+  if (result.validation) {
+    train::add_figures(json, "validation", *result.validation, result.is_regression);
+  }
   json["seconds"] = result.seconds;
   json["weights_hash"] = to_hex(result.weights_hash);
   return json;

@@ -176,6 +176,13 @@ std::vector<std::uint64_t> counts_in(const ordered_json& object, const char* key
   return list.get<std::vector<std::uint64_t>>();
 }
 
+void add_figures(ordered_json& object, const std::string& set, const SetFigures& figures,
+                 bool is_regression) {
+  object[set + "_loss"] = figures.loss;
+  object[set + (is_regression ? "_r2" : "_accuracy")] = figures.score;
+  for (const auto& [name, figure] : figures.metrics) object[set + "_" + name] = figure;
+}
+
 SetFigures figures_in(const ordered_json& object, const std::string& set, const JsonPlace& place) {
   const std::string begin = set + "_";
   const std::string loss = begin + "loss";

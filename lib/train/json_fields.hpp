@@ -1,5 +1,5 @@
 // Reads JSON files that may be damaged: a field that is missing or of another type is an error with
-// file, line and field.
+// file, line and field. And the figures of evaluations, as runs and sweeps record them.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/data/file.hpp"
-#include "lockstep/train/plot.hpp"
+#include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
 
@@ -69,8 +69,12 @@ std::vector<std::uint64_t> counts_in(const nlohmann::ordered_json& object, const
 std::uint64_t hash_in(const nlohmann::ordered_json& object, const char* key,
                       const JsonPlace& place);
 
-/// Loss, score and metrics of `set`, "test" or "validation", as runs and sweeps record them:
-/// "test_loss", "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
+/// Adds loss, score and metrics of `set`, "test" or "validation", to an object: "test_loss",
+/// "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
+void add_figures(nlohmann::ordered_json& object, const std::string& set, const SetFigures& figures,
+                 bool is_regression);
+
+/// Reads what add_figures() adds.
 SetFigures figures_in(const nlohmann::ordered_json& object, const std::string& set,
                       const JsonPlace& place);
 

@@ -5,7 +5,6 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/evaluation.hpp"
-#include "lockstep/train/plot.hpp"
 
 namespace lockstep::train {
 

@@ -382,14 +382,14 @@ constexpr Figures losses = {
     [](const EpochReport& epoch) {
       return epoch.validation ? std::optional(epoch.validation->loss) : std::nullopt;
     },
-    [](const EpochReport& epoch) { return std::optional(epoch.test_loss); }};
+    [](const EpochReport& epoch) { return std::optional(epoch.test.loss); }};
 
 constexpr Figures scores = {
     [](const EpochReport& epoch) { return epoch.train_score; },
     [](const EpochReport& epoch) {
       return epoch.validation ? std::optional(epoch.validation->score) : std::nullopt;
     },
-    [](const EpochReport& epoch) { return std::optional(epoch.test_score); }};
+    [](const EpochReport& epoch) { return std::optional(epoch.test.score); }};
 
 /// Of several histories training and test alone, so that two lines of a color are a history.
 Panel panel_of(std::span<const History> histories, const std::string& title,

@@ -3,53 +3,15 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
-
-/// Loss, score and metrics of a data set.
-struct SetFigures {
-  double loss = 0;
-  double score = 0;
-  NamedFigures metrics = {};
-
-  /// "loss", "score", or the one of `metrics` with that name; nullopt: there is none.
-  std::optional<double> named(std::string_view name) const;
-};
-
-/// True of "loss", of which less is better; of all other figures of a data set more is.
-bool is_less_better(std::string_view figure);
-
-/// Report of one epoch. Training loss and score are of its examples, computed before the update of
-/// each step, without those of skipped steps.
-///
-/// The score is accuracy; or, of a regression, R2: of training with the mean squared error 1 -
-/// loss, which assumes values with a variance of 1, as a table gives them, and no weights.
-struct EpochReport {
-  std::uint64_t epoch = 0;  ///< from 1
-  double train_loss = 0;
-  std::optional<double> train_score = {};  ///< none of other regressions
-  double test_loss = 0;
-  double test_score = 0;
-  NamedFigures test_metrics = {};  ///< of the metrics given
-  bool is_regression = false;
-  std::optional<SetFigures> validation = {};
-  double seconds = 0;  ///< of training in this process, without evaluation
-  double examples_per_second = 0;
-  std::uint64_t weights_hash = 0;
-  /// The leaves of a batch that each rank computes from the next epoch on (Plan::shares()); empty
-  /// if that does not change.
-  std::vector<std::uint64_t> new_shares = {};
-};
 
 /// A line of a panel, or points alone.
 struct Curve {

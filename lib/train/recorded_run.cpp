@@ -89,10 +89,7 @@ EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
   if (!field(json, train_score.c_str(), place).is_null()) {
     epoch.train_score = number_in(json, train_score.c_str(), place);
   }
-  SetFigures test = figures_in(json, "test", place);
-  epoch.test_loss = test.loss;
-  epoch.test_score = test.score;
-  epoch.test_metrics = std::move(test.metrics);
+  epoch.test = figures_in(json, "test", place);
   if (json.contains("validation_loss")) epoch.validation = figures_in(json, "validation", place);
   epoch.seconds = number_in(json, "seconds", place);
   epoch.examples_per_second = number_in(json, "examples_per_second", place);

@@ -13,9 +13,9 @@
 
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/evaluation.hpp"
-#include "lockstep/train/plot.hpp"
 
 namespace lockstep::train {
+
 /// What each rank sends in a step besides its results.
 struct RankMessage {
   std::uint64_t stop = 0;  ///< its request to stop after this step; 0: none

@@ -106,23 +106,13 @@ ordered_json or_null(const std::optional<double>& figure) {
 }
 
 ordered_json epoch_json(const EpochReport& epoch) {
-  const std::string score = epoch.is_regression ? "r2" : "accuracy";
-  ordered_json json = {{"epoch", epoch.epoch},
-                       {"train_loss", epoch.train_loss},
-                       {"train_" + score, or_null(epoch.train_score)},
-                       {"test_loss", epoch.test_loss},
-                       {"test_" + score, epoch.test_score},
-                       {"seconds", epoch.seconds},
-                       {"examples_per_second", epoch.examples_per_second},
-                       {"weights_hash", to_hex(epoch.weights_hash)}};
-  for (const auto& [name, figure] : epoch.test_metrics) json["test_" + name] = figure;
-  if (epoch.validation) {
-    json["validation_loss"] = epoch.validation->loss;
-    json["validation_" + score] = epoch.validation->score;
-    for (const auto& [name, figure] : epoch.validation->metrics) {
-      json["validation_" + name] = figure;
-    }
-  }
+  ordered_json json = {{"epoch", epoch.epoch}, {"train_loss", epoch.train_loss}};
+  json[epoch.is_regression ? "train_r2" : "train_accuracy"] = or_null(epoch.train_score);
+  add_figures(json, "test", epoch.test, epoch.is_regression);
+  if (epoch.validation) add_figures(json, "validation", *epoch.validation, epoch.is_regression);
+  json["seconds"] = epoch.seconds;
+  json["examples_per_second"] = epoch.examples_per_second;
+  json["weights_hash"] = to_hex(epoch.weights_hash);
   return json;
 }
 

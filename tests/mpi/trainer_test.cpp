@@ -24,7 +24,7 @@ TEST_CASE("canonical training over MPI gives the bits of one rank alone", "[mpi]
   REQUIRE_ON_ALL(comm, mine.report.weights_hash == alone.report.weights_hash);
   for (std::size_t e = 0; e < alone.report.epochs.size(); ++e) {
     REQUIRE_ON_ALL(comm, mine.report.epochs[e].train_loss == alone.report.epochs[e].train_loss);
-    REQUIRE_ON_ALL(comm, mine.report.epochs[e].test_loss == alone.report.epochs[e].test_loss);
+    REQUIRE_ON_ALL(comm, mine.report.epochs[e].test.loss == alone.report.epochs[e].test.loss);
   }
 }
 

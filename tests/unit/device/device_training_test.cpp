@@ -28,8 +28,8 @@ void require_same(const std::vector<ToyResult>& results, const ToyResult& expect
     REQUIRE(result.report.weights_hash == expected.report.weights_hash);
     for (std::size_t e = 0; e < expected.report.epochs.size(); ++e) {
       REQUIRE(result.report.epochs[e].train_loss == expected.report.epochs[e].train_loss);
-      REQUIRE(result.report.epochs[e].test_loss == expected.report.epochs[e].test_loss);
-      REQUIRE(result.report.epochs[e].test_score == expected.report.epochs[e].test_score);
+      REQUIRE(result.report.epochs[e].test.loss == expected.report.epochs[e].test.loss);
+      REQUIRE(result.report.epochs[e].test.score == expected.report.epochs[e].test.score);
     }
   }
 }

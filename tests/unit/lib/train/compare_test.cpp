@@ -37,7 +37,7 @@ std::filesystem::path written(const TemporaryFolder& folder) {
   RunDirectory directory(path.string(), "seed = 7\n", {.version = "1", .ranks = 3});
   directory.on_step({1, 1, 128, 0.1 + 0.2, 0.0625, 0.0041});
   directory.on_step({2, 1, 128, 1e-300, 0.5, 0.0041, {{"0.weight", 0xab}, {"0.bias", 1}}});
-  directory.on_epoch({.epoch = 1, .test_loss = 0.7, .weights_hash = 0xcd});
+  directory.on_epoch({.epoch = 1, .test = {.loss = 0.7}, .weights_hash = 0xcd});
   directory.finish(RunReport());
   return path;
 }

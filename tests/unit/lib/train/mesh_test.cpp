@@ -75,7 +75,7 @@ TEST_CASE("canonical: one hash for any mesh and both exchanges", "[mesh][canonic
       REQUIRE(result.weights == alone.weights);
       REQUIRE(result.report.weights_hash == alone.report.weights_hash);
       REQUIRE(result.report.epochs.back().train_loss == alone.report.epochs.back().train_loss);
-      REQUIRE(result.report.epochs.back().test_loss == alone.report.epochs.back().test_loss);
+      REQUIRE(result.report.epochs.back().test.loss == alone.report.epochs.back().test.loss);
     }
   }
 }

@@ -25,8 +25,7 @@ History history(const std::string& name, double factor) {
     made.epochs.push_back({.epoch = i,
                            .train_loss = factor / x,
                            .train_score = 1 - 1 / x,
-                           .test_loss = factor * 2 / x,
-                           .test_score = 0.9 - 1 / x});
+                           .test = {.loss = factor * 2 / x, .score = 0.9 - 1 / x}});
   }
   return made;
 }
@@ -133,22 +132,23 @@ TEST_CASE("the epochs of a run are read while it is trained", "[plot]") {
   const auto path = folder.path() / "run";
   RunDirectory directory(path.string(), "", {});
   CHECK_THROWS_WITH(read_epochs(path), Contains("no epoch is recorded"));
-  directory.on_epoch({.epoch = 1, .train_loss = 0.5, .test_score = 0.25, .weights_hash = 0xcd});
+  directory.on_epoch(
+      {.epoch = 1, .train_loss = 0.5, .test = {.score = 0.25}, .weights_hash = 0xcd});
   directory.on_epoch({.epoch = 2,
                       .train_score = -1.5,
-                      .test_metrics = {{"auc", std::nan("")}},
+                      .test = {.metrics = {{"auc", std::nan("")}}},
                       .is_regression = true,
                       .validation = SetFigures{.loss = 2, .score = 3, .metrics = {{"auc", 0.75}}}});
   const auto epochs = read_epochs(path);
   REQUIRE(epochs.size() == 2);
   CHECK(epochs[0].train_loss == 0.5);
-  CHECK(epochs[0].test_score == 0.25);
+  CHECK(epochs[0].test.score == 0.25);
   CHECK(epochs[0].weights_hash == 0xcd);
   CHECK(epochs[1].is_regression);
   CHECK(epochs[1].train_score == -1.5);
-  REQUIRE(epochs[1].test_metrics.size() == 1);
-  CHECK(epochs[1].test_metrics[0].first == "auc");
-  CHECK(std::isnan(epochs[1].test_metrics[0].second));
+  REQUIRE(epochs[1].test.metrics.size() == 1);
+  CHECK(epochs[1].test.metrics[0].first == "auc");
+  CHECK(std::isnan(epochs[1].test.metrics[0].second));
   REQUIRE(epochs[1].validation);
   CHECK(epochs[1].validation->named("loss") == 2);
   CHECK(epochs[1].validation->named("score") == 3);

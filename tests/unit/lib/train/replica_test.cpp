@@ -347,7 +347,7 @@ TEST_CASE("a program's own loop trains as the trainer does", "[train]") {
   const int ranks = GENERATE(1, 2, 3, 5);
   const Result own = test::on_all(ranks, train_by_hand);
   CHECK(own.hash == trainer.weights_hash);
-  CHECK(own.test_loss == trainer.epochs.back().test_loss);
+  CHECK(own.test_loss == trainer.epochs.back().test.loss);
   CHECK(own.predicted.size() == 97);
   const auto [min, max] = std::minmax_element(own.predicted.begin(), own.predicted.end());
   CHECK(*min >= 0);

@@ -90,8 +90,8 @@ TEST_CASE("canonical: one hash for any number of ranks and both exchanges", "[tr
       REQUIRE(result.report.weights_hash == alone.report.weights_hash);
       for (std::size_t e = 0; e < alone.report.epochs.size(); ++e) {
         REQUIRE(result.report.epochs[e].train_loss == alone.report.epochs[e].train_loss);
-        REQUIRE(result.report.epochs[e].test_loss == alone.report.epochs[e].test_loss);
-        REQUIRE(result.report.epochs[e].test_score == alone.report.epochs[e].test_score);
+        REQUIRE(result.report.epochs[e].test.loss == alone.report.epochs[e].test.loss);
+        REQUIRE(result.report.epochs[e].test.score == alone.report.epochs[e].test.score);
       }
     }
   }
@@ -243,7 +243,7 @@ TEST_CASE("it learns, and every example is counted once", "[train]") {
   const auto result = train_toy(self, {.epochs = 20}, {&recorder});
   const auto& last = result.report.epochs.back();
   CHECK(last.train_score > 0.95);
-  CHECK(last.test_score > 0.7);
+  CHECK(last.test.score > 0.7);
   CHECK(result.report.examples == 4060);
   CHECK(result.report.steps == 180);  // 20 epochs of 9
   REQUIRE(recorder.steps.size() == 180);
