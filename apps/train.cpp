@@ -454,6 +454,13 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     if (is_first_group) launching::reserve_exit_code(flight);
   });
   run_ = comm::broadcast_text(comm, directory_ ? directory_->path().string() : "");
+  if (resume_ && resume_->found()) {  // perhaps from another folder
+    const auto saved =
+        std::filesystem::path(run_) / "checkpoints" / train::checkpoint_name(job.replica->steps());
+    std::error_code ignored;
+    const bool is_here = !is_rank_0 || std::filesystem::exists(saved, ignored);
+    if (!comm.all_agree(is_here)) job.training.start_is_saved = false;
+  }
   recording_.write_to(run_, comm);
   if (!is_first_group && is_rank_0) {
     launching::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",

@@ -257,8 +257,7 @@ std::uint64_t StopClock::operator()() {
     return static_cast<std::uint64_t>(signal);
   }
   if (!std::isfinite(deadline_)) return 0;
-  longest_ =
-      std::max(longest_, since_last_.take());  // with evaluation and waits, if there were any
+  longest_ = std::max(longest_, since_last_.take());  // of steps, batches of evaluations, and waits
   return process_age_seconds() + 2 * longest_ + reserve_ < deadline_ ? 0 : reason_;
 }
 

@@ -105,8 +105,8 @@ class RecordedIn {
   comm::Communicator& comm_;
 };
 
-/// Decides, before each step, whether this rank requests a stop: after a signal, and on rank 0
-/// before the time is over.
+/// Decides, before each step and each batch of an evaluation, whether this rank requests a stop:
+/// after a signal, and on rank 0 before the time is over.
 class StopClock {
  public:
   /// `weights`: those of the network, which take time to save. Rank 0 warns of a

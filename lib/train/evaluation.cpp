@@ -335,12 +335,21 @@ class EvaluationSums {
   Evaluation sums_;
 };
 
+/// The greatest number that a rank wants to stop for. Collective.
+std::uint64_t agreed_stop(const StopRequest& stop, comm::Communicator& comm) {
+  if (!stop) return 0;
+  std::uint64_t number = stop();
+  comm.all_reduce(std::span(&number, 1), comm::Op::max);
+  return number;
+}
+
 Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
-                            data::BatchReader& reader, comm::Communicator& comm,
-                            const std::vector<Metric>& metrics) {
-  EvaluationSums sums(network.shape(), loss, reader.plan(), metrics, comm);
+                            data::BatchReader& reader, const Groups& groups,
+                            const std::vector<Metric>& metrics, const StopRequest& stop) {
+  EvaluationSums sums(network.shape(), loss, reader.plan(), metrics, groups.batch);
   data::IdsDigest digest;
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
+    if (const std::uint64_t agreed = agreed_stop(stop, groups.all)) return {.stop = agreed};
     const std::size_t rows = reader.piece(step).size();
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
@@ -349,7 +358,7 @@ Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
     sums.add(outputs, batch);
   }
   Evaluation result = sums.finish();
-  result.ids_digest = certify_ids(digest, reader.plan().examples_per_epoch(), comm);
+  result.ids_digest = certify_ids(digest, reader.plan().examples_per_epoch(), groups.batch);
   return result;
 }
 
@@ -419,10 +428,11 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks) {
 }
 
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
-                    const Groups& groups, const std::vector<Metric>& metrics) {
+                    const Groups& groups, const std::vector<Metric>& metrics,
+                    const StopRequest& stop) {
   Evaluation result;
   groups.fail_together(
-      [&] { result = evaluate_records(network, loss, reader, groups.batch, metrics); });
+      [&] { result = evaluate_records(network, loss, reader, groups, metrics, stop); });
   return result;
 }
 

@@ -199,11 +199,13 @@ struct Evaluation {
   std::vector<double> metrics = {};
   /// confusion[label * classes + predicted]: number of examples; empty for more than
   /// max_counted_classes.
-  std::vector<std::uint64_t> confusion;
+  std::vector<std::uint64_t> confusion = {};
   /// With several labels: the counts of each.
   std::vector<ClassCounts> labels = {};
   /// Digest of the ids evaluated by all ranks; checked to be every record once.
   std::uint64_t ids_digest = 0;
+  /// The request for which the evaluation ended early, without figures; 0: it is complete.
+  std::uint64_t stop = 0;
 
   /// The counts of each class, by the confusion matrix, or of each label; empty if both are.
   std::vector<ClassCounts> classes() const;
@@ -254,8 +256,12 @@ struct EpochReport {
 /// The plan for evaluating `records` records on `ranks` ranks.
 data::Plan evaluation_plan(std::uint64_t records, int ranks);
 
+/// Returns a number, not 0, if this rank wants to stop. All ranks then stop together, for the
+/// greatest number of all. Local.
+using StopRequest = std::function<std::uint64_t()>;
+
 /// Evaluates a network on every record that the reader's plan assigns to this rank, and sums over
-/// ranks.
+/// ranks. Calls `stop` before each batch, on all ranks or on none.
 ///
 /// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
 /// `groups.batch`.
@@ -265,7 +271,8 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks);
 ///          reading and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
-                    const Groups& groups, const std::vector<Metric>& metrics = {});
+                    const Groups& groups, const std::vector<Metric>& metrics = {},
+                    const StopRequest& stop = {});
 
 /// This rank's examples of a step of a plan.
 struct Piece {

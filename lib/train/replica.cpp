@@ -366,9 +366,10 @@ Evaluation Replica::evaluate(data::Source& source, const std::vector<Metric>& me
   return evaluate(reader, metrics);
 }
 
-Evaluation Replica::evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics) {
+Evaluation Replica::evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics,
+                             const StopRequest& stop) {
   require_loss("evaluate");
-  return train::evaluate(inference(), network_->loss_function(), reader, groups_, metrics);
+  return train::evaluate(inference(), network_->loss_function(), reader, groups_, metrics, stop);
 }
 
 Evaluation Replica::evaluate(const data::Plan& plan,

@@ -221,13 +221,14 @@ class Replica {
   void drop_staged() noexcept;
 
   /// Returns loss and accuracy, or R2, and the means of `metrics`, over all records, every example
-  /// counted once.
+  /// counted once. `stop`: see train::evaluate().
   ///
   /// Errors   those of train::evaluate(); AgreedError (2) if records have other features than the
   ///          network, or ranks have different data.
   /// Ranks    collective.
   Evaluation evaluate(data::Source& source, const std::vector<Metric>& metrics = {});
-  Evaluation evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics = {});
+  Evaluation evaluate(data::BatchReader& reader, const std::vector<Metric>& metrics = {},
+                      const StopRequest& stop = {});
 
   /// The same over the next epoch of a distributed data set, of what train(batch) takes, in its
   /// batches: at most evaluation_batch examples each, or as many as the replica trains on. Whether

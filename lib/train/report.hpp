@@ -70,7 +70,7 @@ struct RunReport {
   std::uint64_t weights_hash = 0;
   BestEpoch best = {};         ///< with a validation set
   bool stopped_early = false;  ///< before the last epoch, by Validation::patience
-  Evaluation test;             ///< after the last step
+  Evaluation test;             ///< of the last one of `epochs`
   /// Bytes of training records that each rank read from its files; empty if not counted.
   std::vector<std::uint64_t> bytes_read = {};
   /// Time of each rank's own work before the exchange of a step: means over the steps after the

@@ -106,7 +106,9 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     timed_.examples += timed.examples;
     timed_.seconds += timed.seconds;
     if (stop_ != 0) break;
-    report.epochs.push_back(evaluate(timed));
+    std::optional<EpochReport> epoch = evaluate(timed);
+    if (!epoch) break;
+    report.epochs.push_back(std::move(*epoch));
     if (const auto& figures = report.epochs.back().validation) judge(*figures);
     const bool is_end = finished() || position_.epoch + 1 >= options_.epochs;
     report.stopped_early = !is_end && is_patience_over(position_, options_.validation.patience);
@@ -140,27 +142,32 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
   return report;
 }
 
-/// Loss, score and metrics of the records of `reader`, the `set` of an error message. Collective.
-Evaluation Trainer::evaluate_set(data::BatchReader& reader, const std::string& set,
-                                 SetFigures& figures) {
-  Evaluation result = replica_.evaluate(reader, options_.metrics);
+/// Evaluates the records of `reader`, the `set` of an error message, or sets `stop_`. Collective.
+Evaluation Trainer::evaluate_set(data::BatchReader& reader, const std::string& set) {
+  Evaluation result = replica_.evaluate(reader, options_.metrics, options_.stop);
+  stop_ = result.stop;
   if (!std::isfinite(result.loss_sum)) {
     throw_diverged(replica_.steps(), "the " + set + " loss is not finite" + text_of_saved(),
                    lower_rate);
   }
-  figures = {result.loss(), result.score(), {}};
-  for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
-    figures.metrics.emplace_back(options_.metrics[m].name, result.metrics[m]);
-  }
   return result;
 }
 
-/// Evaluates at the end of an epoch.
-EpochReport Trainer::evaluate(const Timed& timed) {
+/// Loss, score and metrics of a set.
+SetFigures Trainer::figures_of(const Evaluation& set) const {
+  SetFigures figures = {set.loss(), set.score(), {}};
+  for (std::size_t m = 0; m < options_.metrics.size(); ++m) {
+    figures.metrics.emplace_back(options_.metrics[m].name, set.metrics[m]);
+  }
+  return figures;
+}
+
+/// Evaluates at the end of an epoch; nullopt after a request to stop.
+std::optional<EpochReport> Trainer::evaluate(const Timed& timed) {
   enter(Phase::evaluation, replica_.steps());
-  SetFigures test;
   Lap testing;
-  last_test_ = evaluate_set(test_, "test", test);
+  Evaluation tested = evaluate_set(test_, "test");
+  if (stop_ != 0) return std::nullopt;
   evaluation_seconds_ = testing.take();
   if (position_.examples == 0) {
     throw_diverged(replica_.steps(), "all steps of the epoch were skipped" + text_of_saved(),
@@ -168,8 +175,11 @@ EpochReport Trainer::evaluate(const Timed& timed) {
   }
   std::optional<SetFigures> validation;
   if (options_.validation.reader != nullptr) {
-    evaluate_set(*options_.validation.reader, "validation", validation.emplace());
+    const Evaluation validated = evaluate_set(*options_.validation.reader, "validation");
+    if (stop_ != 0) return std::nullopt;
+    validation = figures_of(validated);
   }
+  last_test_ = std::move(tested);
   const std::uint64_t hash = replica_.weights_hash();
   const auto count = static_cast<double>(position_.examples);
   const bool is_regression = !last_test_.values.empty();
@@ -181,15 +191,15 @@ EpochReport Trainer::evaluate(const Timed& timed) {
              replica_.network().loss_function().name() == std::string_view(nn::regression_loss)) {
     score = 1 - loss;  // of examples that count alike
   }
-  return {.epoch = position_.epoch + 1,
-          .train_loss = loss,
-          .train_score = score,
-          .test = std::move(test),
-          .is_regression = is_regression,
-          .validation = std::move(validation),
-          .seconds = timed.seconds,
-          .examples_per_second = timed.rate(),
-          .weights_hash = hash};
+  return EpochReport{.epoch = position_.epoch + 1,
+                     .train_loss = loss,
+                     .train_score = score,
+                     .test = figures_of(last_test_),
+                     .is_regression = is_regression,
+                     .validation = std::move(validation),
+                     .seconds = timed.seconds,
+                     .examples_per_second = timed.rate(),
+                     .weights_hash = hash};
 }
 
 /// Compares an epoch with the best one. Of equal ones the first is the best.

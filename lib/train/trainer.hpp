@@ -35,15 +35,16 @@ struct TrainerOptions {
   std::optional<std::uint64_t> steps;             ///< maximum number of steps in total
   std::optional<std::uint64_t> checkpoint_every;  ///< in steps; the last step is always saved
   std::optional<std::uint64_t> hash_every = {};   ///< in steps; rank 0 hashes every tensor
-  /// Called before every step: a number, not 0, if this rank wants to stop after it. All ranks then
-  /// stop after the same step.
-  std::function<std::uint64_t()> stop = {};
+  /// Called before every step and every batch of an evaluation, on all ranks or on none. After a
+  /// request the step is finished, or the evaluation is dropped, and repeated by a resumed run.
+  StopRequest stop = {};
   /// Called when a phase begins, with the step that is trained, or in the phases evaluation,
   /// checkpoint and end with the number of completed steps.
   std::function<void(Phase, std::uint64_t)> on_phase = {};
   SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
   std::uint64_t snapshot_every = 1;    ///< in steps
-  /// False: no checkpoint may have the state from which training starts, a snapshot's.
+  /// False: no checkpoint may have the state from which training starts, that of a snapshot or of
+  /// another run.
   bool start_is_saved = true;
   Validation validation = {};
   std::vector<Metric> metrics = {};  ///< of test and validation set, after each epoch
@@ -75,7 +76,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains to the end and evaluates after every epoch. `observers` are called on rank 0 only.
-  /// If a rank asks to stop, saves a checkpoint after that step and returns, without an evaluation.
+  /// If a rank asks to stop, saves a checkpoint after that step and returns, without an evaluation;
+  /// within an evaluation it saves what was trained.
   /// Starts with the evaluation if all steps of the current epoch, or of the run, are completed.
   ///
   /// Errors   throws comm::AgreedError on all ranks: training diverged (76), replicas differ (70,
@@ -103,8 +105,9 @@ class Trainer {
     std::vector<double> means() const;
   };
 
-  Evaluation evaluate_set(data::BatchReader& reader, const std::string& set, SetFigures& figures);
-  EpochReport evaluate(const Timed& timed);
+  Evaluation evaluate_set(data::BatchReader& reader, const std::string& set);
+  SetFigures figures_of(const Evaluation& set) const;
+  std::optional<EpochReport> evaluate(const Timed& timed);
   void judge(const SetFigures& validation);
   Timed train_steps(const std::vector<Observer*>& observers);
   StepResult train(const data::Batch& batch, PhaseSeconds& seconds, std::uint64_t stop);

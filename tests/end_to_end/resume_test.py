@@ -170,6 +170,18 @@ class Resume(command.CommandTest):
         refused = run("train", JOB, "--resume", parts.folder / "checkpoints" / "step-00000021")
         self.assert_refused(refused, 2, ["step-00000021", "later checkpoint", "step-00000042", "--run-dir"])
 
+    def test_a_stop_before_the_first_step_in_another_folder(self):
+        """In the evaluation of the last epoch, where the folder has no checkpoint yet."""
+        first = self.train(JOB, name="first")
+        made = command.Run(self.folder / "run")
+        stopped = run("train --resume", first.folder, "--run-dir", made.folder, "--resume-with epochs=3 --max-time 1")
+        self.assert_ends(stopped, 75)
+        self.assert_says(stopped.err, ["before the time limit", "after 60 steps", "step-00000060"], stopped)
+        self.assertEqual([path.name for path in made.checkpoints], ["step-00000060"])
+        self.assert_ends(run("train --resume", made.folder, "--max-time none"), 0)
+        whole = self.train(JOB.replace("--epochs 2", "--epochs 3"), name="whole")
+        self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"])
+
     def test_other_settings_are_refused_by_name_or_meant(self):
         whole = self.whole()
         parts = self.copy(whole, last=28)

@@ -59,7 +59,7 @@ struct ToyRun {
   std::optional<std::uint64_t> hash_every = std::nullopt;
   std::uint64_t sentinel_steps = train::ReplicaOptions().sentinel_steps;
   std::optional<std::uint64_t> checkpoint_every = std::nullopt;
-  std::function<std::uint64_t(int rank)> stop = {};  ///< a rank's request, before every step
+  std::function<std::uint64_t(int rank)> stop = {};  ///< a rank's TrainerOptions::stop
   std::filesystem::path resume_from = {};            ///< a checkpoint; empty: from the beginning
   /// One of each rank, created if it is null: training goes on from it, and keeps its state in it.
   std::vector<std::unique_ptr<train::SharedSnapshot>>* snapshots = nullptr;

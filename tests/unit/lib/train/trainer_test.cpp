@@ -335,6 +335,37 @@ TEST_CASE("all ranks stop after the same step, with a checkpoint", "[train][mesh
   CHECK(recorder.saved == std::vector<std::uint64_t>{5});
 }
 
+TEST_CASE("a stop within an evaluation saves what was trained, and a resumed run evaluates it",
+          "[train][mesh]") {
+  const std::uint64_t model = GENERATE(1, 2);
+  const int asking = GENERATE(0, 3);
+  ToyRun run = {.model = model};
+  const auto whole = per_rank(4, run).front();
+  const test::TemporaryFolder folder;
+  CheckpointSaver saver(folder.path());
+  std::atomic<int> asked = 0;
+  run.stop = [&](int rank) {  // twice 9 steps and 1 batch of an evaluation
+    return std::uint64_t{rank == asking && ++asked == 20 ? 12U : 0U};
+  };
+  for (const auto& [weights, report] : test::per_rank(
+           4, [&](comm::Communicator& comm) { return train_toy(comm, run, {&saver}); })) {
+    CHECK(report.stop == 12);
+    CHECK(report.steps == 18);
+    CHECK(report.epochs.size() == 1);
+    CHECK(report.test.examples == 97);
+  }
+  run.stop = {};
+  run.resume_from = folder.path() / train::checkpoint_name(18);
+  const auto resumed = per_rank(4, run).front();
+  CHECK(resumed.weights == whole.weights);
+  REQUIRE(resumed.report.epochs.size() == 2);
+  for (std::size_t e = 0; e < 2; ++e) {
+    CHECK(resumed.report.epochs[e].epoch == e + 2);
+    CHECK(resumed.report.epochs[e].train_loss == whole.report.epochs[e + 1].train_loss);
+    CHECK(resumed.report.epochs[e].test.loss == whole.report.epochs[e + 1].test.loss);
+  }
+}
+
 TEST_CASE("replicas that drift apart are found", "[train]") {
   CHECK_THROWS_WITH(comm::run_ranks(3,
                                     [](comm::Communicator& comm) {
