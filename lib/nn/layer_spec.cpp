@@ -11,8 +11,6 @@
 namespace lockstep::nn {
 namespace {
 
-constexpr double max_values = 1099511627776.0;  // 2^40 per example: 4 TB
-
 void require_image(const FeatureShape& input) {
   if (input.image) return;
   throw ConfigError("takes images, but " + std::to_string(input.size()) +
@@ -24,7 +22,7 @@ void require_image(const FeatureShape& input) {
 FeatureShape limited(const FeatureShape& shape) {
   const double values = static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
                         static_cast<double>(shape.channels);
-  if (values <= max_values) return shape;
+  if (values <= static_cast<double>(max_values)) return shape;
   throw ConfigError("gives more than 2^40 values an example", "make it smaller");
 }
 

@@ -28,6 +28,9 @@ struct FeatureShape {
   friend bool operator==(const FeatureShape&, const FeatureShape&) = default;
 };
 
+/// The largest number of values of an example between two layers: 4 TB.
+inline constexpr std::uint64_t max_values = std::uint64_t{1} << 40;
+
 /// The shape of `size` values that are not an image.
 inline FeatureShape flat(std::size_t size) { return {1, 1, size, false}; }
 

@@ -115,10 +115,14 @@ nn::NetworkShape mlp_in(const ordered_json& json, const JsonPlace& place) {
 
 nn::FeatureShape input_in(const ordered_json& json, const JsonPlace& place) {
   const auto sides = counts_in(json, "input", place);
+  std::uint64_t left = nn::max_values;
   const bool usable = (sides.size() == 1 || sides.size() == 3) &&
                       std::all_of(sides.begin(), sides.end(),
-                                  [](auto side) { return side >= 1 && side <= max_side; });
-  if (!usable) fail(place, "'input' is neither [features] nor [rows, columns, channels]");
+                                  [&left](auto side) { return side >= 1 && (left /= side) >= 1; });
+  if (!usable) {
+    fail(place,
+         "'input' is neither [features] nor [rows, columns, channels] with at most 2^40 values");
+  }
   if (sides.size() == 1) return nn::flat(sides[0]);
   return {sides[0], sides[1], sides[2], true};
 }

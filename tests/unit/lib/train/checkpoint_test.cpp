@@ -57,6 +57,15 @@ TEST_CASE("a checkpoint holds plain tensors without padding", "[checkpoint]") {
   CHECK(info["parameters"] == 5 * 3 + 3 + 3 * 2 + 2);
 }
 
+TEST_CASE("records of more than a million values are described, too", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const auto products = make_library_products<float>();
+  const nn::FeatureShape input = {1, std::size_t{1} << 21, 1, true};
+  nn::Network<float> network({input, {nn::GlobalPool{}}, 2}, 1, *products);
+  const auto path = save_checkpoint(folder.path(), network, {.step = 1});
+  CHECK(read_description(path).shape.input == input);
+}
+
 TEST_CASE("what is saved stays when saving fails", "[checkpoint]") {
   const TemporaryFolder folder;
   const SmallNetwork small;
