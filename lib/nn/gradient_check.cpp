@@ -19,13 +19,16 @@ constexpr std::size_t max_checked = 60;  // weights per tensor
 constexpr double step = 1e-6;
 constexpr float deviation = 0.5F;  // standard deviation of the weights
 
-/// The vocabulary of the network's embedding; 0: it has none.
+/// The smallest vocabulary of the network's embeddings, which may take the same inputs; 0: it has
+/// none.
 std::size_t vocabulary_of(const NetworkShape& shape) {
+  std::size_t smallest = 0;
   for (const LayerSpec& layer : shape.layers) {
     const auto* embedding = std::get_if<Embedding>(&layer.function);
-    if (embedding != nullptr) return embedding->vocabulary;
+    if (embedding == nullptr) continue;
+    if (smallest == 0 || embedding->vocabulary < smallest) smallest = embedding->vocabulary;
   }
-  return 0;
+  return smallest;
 }
 
 /// A network with random weights, rows and targets.
