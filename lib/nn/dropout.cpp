@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "lockstep/base/philox.hpp"
 #include "lockstep/nn/layer.hpp"
 
@@ -35,6 +37,7 @@ class DropoutLayer final : public Layer<Real> {
 
  private:
   /// The same mask forward and backward: `from` where kept, else zero; all of `from` in evaluation.
+  /// NaN is never dropped, so that the record that it comes from is found.
   void apply(const Pass<Real>& pass, Matrix<const Real> from, Matrix<Real> to) const {
     if (!pass.draws) {
       std::copy(from.flat().begin(), from.flat().end(), to.flat().begin());
@@ -51,7 +54,8 @@ class DropoutLayer final : public Layer<Real> {
           const std::uint64_t group = e / words.size();
           words = Philox::at({low(group), high(group), low(row), high(row)}, key);
         }
-        out[e] = words[e % words.size()] < drop_threshold_ ? Real{0} : in[e] * kept_;
+        const bool is_dropped = words[e % words.size()] < drop_threshold_ && !std::isnan(in[e]);
+        out[e] = is_dropped ? Real{0} : in[e] * kept_;
       }
     }
   }

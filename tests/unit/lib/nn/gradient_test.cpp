@@ -1,7 +1,10 @@
 // Every derivative against central differences in double, and the float replica against the
 // double one. The double network runs the same code, so the first check covers both.
 #include <Eigen/Dense>
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -177,6 +180,13 @@ TEST_CASE("an embedding agrees with central differences", "[nn][gradient][layers
        {{Embedding{4, 5}, "a"}, {conv, "b"}, {Concatenate{}, "", {"a", "b"}}, GlobalPool{}},
        3});
   CHECK(check.worst < 1e-6);
+  const auto of_two = check_gradients({flat(6),
+                                       {{Embedding{9, 3}, "a"},
+                                        {Embedding{2, 3}, "b", {"input"}},
+                                        {Add{}, "", {"a", "b"}},
+                                        GlobalPool{}},
+                                       3});
+  CHECK(of_two.worst < 1e-6);
 }
 
 TEST_CASE("float layers compute the double ones' gradients", "[nn][gradient][layers]") {
@@ -215,6 +225,11 @@ TEST_CASE("dropout keeps what it should, anew in every step and row", "[nn][laye
   CHECK(mask(1, 1) != first);
   network.set_seed(9);
   CHECK(mask(1, 0) != first);
+  const auto x = network.inputs({0, 3}).flat();
+  std::fill(x.begin(), x.end(), std::numeric_limits<float>::quiet_NaN());
+  network.forward({0, 3}, TrainingRows{1, 0});
+  const auto y = network.activation(1, {0, 3}).flat();  // what is wrong is not dropped
+  CHECK(std::all_of(y.begin(), y.end(), [](float value) { return std::isnan(value); }));
 }
 
 TEST_CASE("float replicas compute the double one's gradients", "[nn][gradient]") {
