@@ -139,7 +139,7 @@ Metric metric_named(std::string_view name, nn::TargetKind kind, std::size_t outp
   }
   constexpr std::string_view top = "top-";
   const auto k = whole_number(name.substr(std::min(top.size(), name.size())));
-  if (!name.starts_with(top) || !k) {
+  if (!k || name != std::string(top) + std::to_string(*k)) {  // nor "top-05"
     refuse("there is none of that name", "use auc or top-K, such as top-5");
   }
   if (kind != nn::TargetKind::label) refuse("there are no classes", "leave it out");

@@ -121,6 +121,14 @@ TEST_CASE("an output that is no number is none of the first ones", "[predict]") 
   CHECK(hit({0, nan, 0}, 1) == 0);
 }
 
+TEST_CASE("a metric has one name", "[predict]") {
+  CHECK(train::metric_named("top-5", nn::TargetKind::label, 10).name == "top-5");
+  for (const char* name : {"top-05", "top-5 ", "top-", "top", "AUC", ""}) {
+    CHECK_THROWS_WITH(train::metric_named(name, nn::TargetKind::label, 10),
+                      Catch::Contains("there is none of that name"));
+  }
+}
+
 TEST_CASE("evaluations have the figures of scikit-learn", "[predict]") {
   std::ifstream file(METRIC_FIGURES);
   const auto all = nlohmann::json::parse(file);
