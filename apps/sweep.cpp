@@ -361,7 +361,12 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
                           .validation = last.validation,
                           .is_regression = last.is_regression,
                           .weights_hash = last.weights_hash};
-    for (const auto& epoch : epochs) result.seconds += epoch.seconds;
+    const SweepRecord record = read_sweep_record(out_);
+    const TrialResult* const before = record.trials[trial].last();
+    if (before != nullptr) result.seconds = before->seconds;
+    for (const auto& epoch : epochs) {  // of a resumed run: without the time of those before
+      if (before == nullptr || epoch.epoch > before->epochs) result.seconds += epoch.seconds;
+    }
     if (is_usable(result, sweep_.metric)) return add_result(out_, trial, result);
     failure = Error(ExitCode::diverged, "the " + sweep_.metric + " is not finite");
   }
@@ -376,7 +381,6 @@ void RankOfSweep::end(bool stopped) {
   });
   const SweepRecord record = parse_sweep_record(comm::broadcast_text(comm_, text), out_);
   const std::size_t trials = record.trials.size();
-  const std::size_t failed = count_of(record, "failed");
   if (comm_.rank() == 0 && prints()) {
     fmt::print("\n");
     print_trials(record);
@@ -387,11 +391,17 @@ void RankOfSweep::end(bool stopped) {
         fmt::format("stopped after {} of {}", ended(record), counted(trials, "trial")),
         "the same command continues the sweep in " + out_.string());
   }
-  if (failed < trials) return;
-  const Trial& first = record.trials.front();
+  if (count_of(record, "finished") > 0) return;
+  const auto first = std::find_if(record.trials.begin(), record.trials.end(),
+                                  [](const Trial& trial) { return trial.state == "failed"; });
+  const auto number = static_cast<std::size_t>(first - record.trials.begin());
+  const std::string all = counted(trials, "trial");
   throw comm::AgreedError(
-      first.code,
-      fmt::format("all {} failed; {}: {}", counted(trials, "trial"), trial_name(0), first.reason),
+      first->code,
+      fmt::format("{}; {}: {}",
+                  count_of(record, "failed") == trials ? "all " + all + " failed"
+                                                       : "none of " + all + " has finished",
+                  trial_name(number), first->reason),
       "`lockstep sweep --show " + out_.string() + "` lists the trials");
 }
 
@@ -450,7 +460,7 @@ Syntax sweep_syntax() {
       "folder with the weights that `lockstep train` gives; OUT/sweep.json lists all.\n"
       "The same command continues a sweep that was cut off. A trial that diverges or is refused is "
       "recorded as failed, and the others go on; a refused one is tried again then.\n"
-      "Ends with 0 if a trial has succeeded, else with the code of the first trial.\n");
+      "Ends with 0 if a trial has finished, else with the code of the first one that failed.\n");
   syntax.usage = "SWEEP.toml [flags]";
   syntax.operand = "sweep file";
   syntax.own_table = sweep_table;

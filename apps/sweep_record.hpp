@@ -37,7 +37,7 @@ struct TrialResult {
   train::SetFigures test = {};  ///< the score: accuracy, or R2 of a regression
   std::optional<train::SetFigures> validation = {};
   bool is_regression = false;
-  double seconds = 0;  ///< of training
+  double seconds = 0;  ///< of training, without those of an epoch whose evaluation was broken off
   std::uint64_t weights_hash = 0;
 };
 

@@ -214,6 +214,9 @@ class Sweep(command.CommandTest):
             left = sorted(sorted(left, key=lambda i: -trials[i]["results"][rung]["test_accuracy"])[:kept])
         self.assertEqual([i for i, trial in enumerate(trials) if trial["state"] == "finished"], left)
         self.assertEqual([trial["state"] for trial in trials].count("dropped"), 10)
+        for trial in trials:  # of all rungs so far
+            times = [result["seconds"] for result in trial["results"]]
+            self.assertTrue(all(a < b for a, b in zip([0, *times], times)), times)
         for trial in left:
             self.assertEqual(self.repeat(trial, "out", "--epochs 4"), self.hashes()[trial])
         again = self.sweep(self.file("group = 2\n" + rungs, base=base), threads=2)
