@@ -336,15 +336,22 @@ void print_evaluation(const train::Evaluation& result, const std::vector<train::
   table.print();
 }
 
-/// Warns if the network was trained on a part of the data, which is evaluated whole.
-void warn_of_trained_records(const Arguments& arguments, const InferenceJob& job) {
-  if (arguments.given("test-split") || job.config.data != job.saved.info.data) return;
+/// Warns if the network was trained on a part of the data, and more than the rest is evaluated.
+void warn_of_trained_records(const InferenceJob& job) {
+  if (job.config.data != job.saved.info.data) return;
+  RunConfig trained;
   for (const auto& [name, value] : job.trained_with) {
-    if (name != "test-split" || value == "\"none\"") continue;
-    launching::print_warning(fmt::format(
-        "{}: the network was trained on some of these records; `--test-split {}` leaves them out",
-        job.config.data, value));
+    if ((name != "test-split" && name != "seed") || value == "\"none\"") continue;
+    set_value(trained, (job.saved.folder / "state.json").string(), name, value);
   }
+  if (!trained.test_split) return;
+  const auto& split = job.config.test_split;  // a smaller one is a part of it
+  if (split && *split <= *trained.test_split && job.config.seed == trained.seed) return;
+  launching::print_warning(
+      fmt::format("{}: the network was trained on some of these records; `--test-split {}`{} "
+                  "leaves them out",
+                  job.config.data, shortest(*trained.test_split),
+                  split && job.config.seed != trained.seed ? " without `--seed`" : ""));
 }
 
 void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
@@ -352,10 +359,10 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
   const RecordedIn recorded(recording.recorder(), comm);
   InferenceJob job = make_inference_job(arguments, config, true, comm);
   require_loss(job);
-  if (comm.rank() == 0) warn_of_trained_records(arguments, job);
   const bool has_report = arguments.given("report");
   std::vector<train::Metric> metrics;
   comm::together(comm, [&] {
+    if (comm.rank() == 0) warn_of_trained_records(job);
     metrics = metrics_of(config.metrics, kind_of(job.saved), job.saved.shape.classes);
     if (has_report) require_reportable(job.saved.shape.classes, job.saved.info.table.get());
   });

@@ -367,6 +367,10 @@ class Tables(command.CommandTest):
         self.assertNotEqual(self.evaluate(made, data, "--test-split 0.2 --seed 6")["loss"], found["loss"])
         whole = self.succeed("evaluate", made.folder, "--data", data)
         self.assert_says(whole.err, ["was trained on some of these records", "`--test-split 0.2`"], whole)
+        for flags, remedy in (("--test-split 0.3", "`--test-split 0.2` leaves"), ("--test-split 0.2 --seed 6", "`--test-split 0.2` without `--seed`"), ("--test-split 0.1", "")):
+            result = self.succeed("evaluate", made.folder, "--data", data, *flags.split())
+            self.assertEqual("was trained on some of these records" in result.err, remedy != "", result)
+            self.assertIn(remedy, result.err)
 
     def test_every_command_that_opens_data_takes_the_flags_of_tables(self):
         data = self.write(text_of(flowers()))
