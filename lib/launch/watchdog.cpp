@@ -132,8 +132,13 @@ void Watchdog::run(const std::stop_token& stop) {
   auto silent_until = woken;
   while (sleep_unless_stopped(stop, interval)) {
     const auto now = Clock::now();
-    // After a stop (SIGSTOP) of this process, the idle time is not a hang of another rank.
-    if (now - woken > max_pause) silent_until = now + std::chrono::seconds(5);
+    // After a stop (SIGSTOP) of this process, the idle time is not a hang of another rank: perhaps
+    // all were stopped as long, and are to make progress first.
+    if (const auto pause = now - woken; pause > max_pause) {
+      const std::chrono::duration<double> longest = pause + std::chrono::seconds(5);
+      const std::chrono::duration<double> limit(limit_of(recorder_.phase(), seconds_));
+      silent_until = now + std::chrono::duration_cast<Clock::duration>(std::min(longest, limit));
+    }
     woken = now;
     end_without_launcher(parent_, rank_);
     if (!is_over()) waits_for_hosts_ = false;
@@ -156,6 +161,7 @@ void Watchdog::report() {
     std::erase_if(flights, [](const Flight& one) { return state_of(one) == ProcessState::gone; });
   }
   const Diagnosis diagnosis = diagnose_now(flights);
+  if (!is_over()) return;  // it went on while a file server did not answer
   for (const auto& finding : diagnosis.findings) text += "\n  " + finding;
   if (folder.empty() && recorder_.is_in_collective()) text += ": it waits for another rank";
   if (const auto odd = odd_processes(flights, diagnosis.odd); survives_ && !odd.empty()) {
