@@ -34,6 +34,7 @@
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/recorded_run.hpp"
+#include "lockstep/train/run_directory.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -49,8 +50,7 @@ constexpr auto pause = std::chrono::seconds(1);                 // before a rest
 constexpr double max_silence = 10;                              // of a host, in seconds
 constexpr auto max_without_ranks = std::chrono::seconds(10);    // of a launcher that had some
 constexpr auto max_without_launcher = std::chrono::seconds(5);  // that ranks outlive theirs
-constexpr auto max_locked = std::chrono::seconds(60);  // file servers keep a lost host's lock
-constexpr int max_waits = 3;
+constexpr auto max_locked = std::chrono::minutes(3);     // file servers keep a lost host's lock
 constexpr auto max_after_end = std::chrono::seconds(3);  // of a launcher whose job has ended
 
 }  // namespace
@@ -160,10 +160,6 @@ std::optional<bool> has_ranks(pid_t process) {
   return children ? std::optional(!children->empty()) : std::nullopt;
 }
 
-bool is_srun(const std::vector<std::string>& command) {
-  return fs::path(command[0]).filename() == "srun";
-}
-
 /// True for an mpirun with its recovery, as its command line or environment say: its code is 0 also
 /// if all ranks were killed. Nullopt if it is no mpirun, or not yet.
 std::optional<bool> ignores_killed_ranks(pid_t process) {
@@ -261,9 +257,12 @@ class RecorderWatch {
   bool are_silent() {
     const auto now = Clock::now();
     if (now < next_look_) return false;
+    const bool was_stopped = now > next_look_ + between_looks;  // perhaps with the ranks
     next_look_ = now + between_looks;
     if (const double latest_now = latest(); latest_now != last_) {
       last_ = latest_now;
+      changed_ = now;
+    } else if (was_stopped && changed_) {
       changed_ = now;
     }
     if (!changed_) return false;
@@ -340,7 +339,8 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
       return as_recorded(ended, must_record, run, before, requests);
     }
     if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
-      ::kill(job, signal);
+      // On one SIGINT srun only lists its tasks; USR1 it passes on, and ranks save.
+      ::kill(job, signal == SIGINT && program_of(job) == "srun" ? SIGUSR1 : signal);
       ended.was_asked = true;
     }
     const auto now = Clock::now();
@@ -353,7 +353,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
     const bool outlives = now - with_ranks > (has_ended ? max_after_end : max_without_ranks);
     if (outlives || recorders.are_silent()) {
       ended.hung = true;
-      kill_launcher(job, is_srun(command));
+      kill_launcher(job, program_of(job) == "srun");
       with_ranks = now;
     }
     std::this_thread::sleep_for(poll_interval);
@@ -414,6 +414,23 @@ bool is_released_within(Clock::duration time, const std::string& run,
   return true;
 }
 
+/// Waits until the ranks of a failed job have released its folder, or for a request to stop. False
+/// if it is still locked.
+bool is_released(const std::string& run, const StopRequests& requests) {
+  if (is_released_within(max_without_launcher, run, requests)) return true;
+  if (requests.signal() != 0) return false;
+  launching::print_warning(
+      "the folder of the run is locked, perhaps by a rank of a lost host: the job is started again "
+      "as soon as it is released, within three minutes");
+  if (is_released_within(max_locked, run, requests)) return true;
+  if (requests.signal() == 0) {
+    launching::print_error(run +
+                           ": the folder is still locked, so the job is not started again\n"
+                           "  remedy: end the process that holds it, and start the job again");
+  }
+  return false;
+}
+
 /// What a watchdog wrote where its message may be lost: mpirun forwards none of a host that it has
 /// lost. Empty if there is none, or if all ranks are on this host.
 std::string diagnosis_in(const std::string& run, const launching::Words& command) {
@@ -440,15 +457,16 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   run = fs::path(launching::folder_of_ranks(command)) / run;
   if (!resumes(command)) command = resumed(command);
   const StopRequests requests;
+  if (!is_released_within(max_without_launcher, run, requests)) require_not_locked(run);
   const bool had_checkpoint = train::has_checkpoint(run);  // of a run before this job
+  const bool is_new = train::run_file_in(run).empty();
   launching::Words attempt = command;
   std::optional<std::uint64_t> failed_step;
   int failures = 0;  // in a row, in this step
-  int waits = 0;     // for a lock
   std::uint64_t restarts = 0;
   while (true) {
-    std::error_code ignored;
     const auto flight = fs::path(run) / "flight";  // of the attempt before
+    std::error_code ignored;
     fs::remove(flight / launching::diagnosis_name, ignored);
     if (fs::exists(flight / launching::exit_code_name, ignored)) {
       launching::reserve_exit_code(flight);
@@ -458,23 +476,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     if (ended.was_asked && ended.hung) {
       launching::print_warning("the job hung after the request to stop, and was killed");
     }
-    const bool may_wait = restarts > 0 && waits < max_waits;
-    const bool waits_for_lock =
-        may_wait && (ended.code == static_cast<int>(ExitCode::usage)
-                         ? is_locked(run)
-                         : !would_repeat(ended.code) &&
-                               !is_released_within(max_without_launcher, run, requests));
-    const bool is_final = would_repeat(ended.code) && !ended.hung && !waits_for_lock;
+    const bool is_final = would_repeat(ended.code) && !ended.hung;
     if (ended.was_asked || is_final) return ended.code;
-    if (waits_for_lock) {
-      ++waits;
-      launching::print_warning(
-          "the folder of the run is locked, perhaps by a rank of a lost host: the job is started "
-          "again as soon as it is released, at the latest in a minute");
-      is_released_within(max_locked, run, requests);
-      if (requests.signal() != 0) return ended.code;
-      continue;
-    }
     const std::uint64_t step = last_step(run);
     failures = step == failed_step ? failures + 1 : 1;
     failed_step = step;
@@ -499,9 +502,13 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     launching::print_warning(
         fmt::format("{}; restart {} follows{}", how, ++restarts, diagnosis_in(run, attempt)));
     std::this_thread::sleep_for(pause);
+    if (!is_released(run, requests)) {
+      return requests.signal() != 0 ? ended.code : static_cast<int>(ExitCode::usage);
+    }
     const bool has_begun = !had_checkpoint && train::has_checkpoint(run);
     attempt = on_answering_hosts(has_begun ? continued(command) : command, run);
     if (requests.signal() != 0) return ended.code;
+    if (is_new) train::remove_unsaved_run(run);
   }
 }
 

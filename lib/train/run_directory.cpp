@@ -187,6 +187,20 @@ void require_no_run(const std::filesystem::path& path) {
   refuse_run(path);
 }
 
+void remove_unsaved_run(const std::filesystem::path& path) {
+  if (run_file_in(path).empty()) return;
+  const FolderLock lock(path);
+  std::error_code error;
+  for (const auto& entry : list_folder(path / "checkpoints", error)) {
+    if (!entry.path().filename().string().starts_with('.')) return;
+  }
+  if (error && error != std::errc::no_such_file_or_directory) return;
+  for (const std::string_view name : run_entries) {
+    std::error_code ignored;  // what is left is found when the run begins
+    if (name != "flight") std::filesystem::remove_all(path / name, ignored);
+  }
+}
+
 RunDirectory::RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                            const Retention& retention, const std::optional<Continued>& continued)
     : path_(path == "auto" ? claim_dated_folder() : std::filesystem::path(path)),

@@ -189,4 +189,9 @@ nlohmann::ordered_json scores_json(const Evaluation& test, const CheckpointInfo&
 /// Throws ConfigError if `folder` holds a run, which may be in use by another job. Local.
 void require_no_run(const std::filesystem::path& folder);
 
+/// Removes the run in `folder`, but for its flight recorders, if it has certainly saved no
+/// checkpoint, so that it can begin again. Throws ConfigError if another process holds the lock.
+/// Local.
+void remove_unsaved_run(const std::filesystem::path& folder);
+
 }  // namespace lockstep::train

@@ -65,6 +65,20 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
         self.assertEqual(made.losses, whole.losses)
 
+    def test_a_run_that_another_one_began_begins_again_without_a_checkpoint(self):
+        whole = self.train(JOB, name="whole")
+        resume = ("--progress off --resume-with epochs=60000 --checkpoint-every end --resume", whole.folder / "checkpoints" / "step-00000050")
+        process, made = self.begin(2, resume)
+        has_steps = lambda: (made.folder / "metrics.jsonl").exists() and len(made.losses) > STEPS
+        self.wait_until(has_steps, process, "train")
+        before = children(process.pid, "mpirun")
+        os.kill(children(before[0])[1], signal.SIGKILL)
+        self.wait_until(lambda: children(process.pid, "mpirun") not in ([], before) and has_steps(), process, "train again")
+        os.kill(process.pid, signal.SIGUSR1)
+        result = finish(process)
+        self.assert_ends(result, 75)
+        self.assert_says(result.err, "restart 1 follows", result)
+
     def test_survivors_that_are_all_killed_are_replaced(self):
         """Of which mpirun's recovery says nothing: it returns 0."""
         process, made = self.begin(3, JOB + " --survive", RECOVERY)
@@ -122,6 +136,8 @@ class Launch(command.CommandTest):
         for flags in ("--survive", "--survive --resume auto"):
             second = command.call(mpirun(2, "train", JOB, flags, "--run-dir", made.folder, options=RECOVERY))
             self.assert_says(second.err, "is in use by another job", second)
+        second = command.call(launch(*mpirun(2, "train", JOB, "--survive --run-dir", made.folder, options=RECOVERY)))
+        self.assert_refused(second, 2, ["is in use by another job"])
         time.sleep(4)  # longer than launch waits for a launcher whose job has ended
         self.assertIsNone(process.poll())
         os.kill(process.pid, signal.SIGUSR1)
@@ -189,13 +205,14 @@ class Launch(command.CommandTest):
         self.assertEqual(command.Run(self.folder / "run").summary["ranks"], 2)
 
     def test_a_locked_folder_is_waited_for(self):
-        """Of a refusal mpirun's recovery says nothing. The first attempt may be a mistake."""
-        folder = self.folder / "run"
-        folder.mkdir()
-        with open(folder / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with open(self.folder / "err", "w") as err:
-                process, made = self.begin(2, JOB + " --survive", RECOVERY, stderr=err)
+        """Of a refusal mpirun's recovery says nothing."""
+        with open(self.folder / "err", "w") as err:
+            process, made = self.begin(2, JOB + " --survive", RECOVERY, stderr=err)
+        _, ranks = self.mpirun_and_ranks(process, made, 50)
+        with open(made.folder / ".lock") as lock:
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as soon as rank 0 has ended
             says = lambda: "the folder of the run is locked" in (self.folder / "err").read_text()
             self.wait_until(says, process, "wait for the lock")
         self.assert_ends(finish(process), 0)
