@@ -393,6 +393,15 @@ void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator
   });
 }
 
+/// Waits until rank 0 has recorded the error that all ranks throw: they end the job soon after it.
+/// Collective, unless a rank is lost.
+void wait_for_rank_0(comm::Communicator& comm) {
+  try {
+    comm.all_agree(true);
+  } catch (const std::exception&) {  // the error of all is thrown
+  }
+}
+
 /// Trains in one group, and records in summary.json how that ended.
 void RankOfRun::run_recorded(comm::Communicator& comm) {
   try {
@@ -409,6 +418,7 @@ void RankOfRun::run_recorded(comm::Communicator& comm) {
     if (ends_run && code == ExitCode::stopped) {
       record_end(static_cast<int>(code));  // mpirun returns its own
     }
+    if (dynamic_cast<const comm::AgreedError*>(&error) != nullptr) wait_for_rank_0(comm);
     throw;
   }
 }
