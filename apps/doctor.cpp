@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -22,6 +23,7 @@
 #include "apps/flag_names.hpp"
 #include "apps/library_options.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/hash.hpp"
@@ -274,6 +276,7 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   const launching::Watchdog watchdog(
       recorder, world.rank(), static_cast<double>(config.timeout) / launching::start_limit(1),
       launching::is_rank(started), false);
+  const RecordedIn recorded(recorder, world);  // each collective is progress
   std::vector<launching::Finding> findings;
   launching::RankFacts mine = launching::own_facts(world);
   mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
@@ -298,7 +301,8 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
     shared = launching::share_nodes(config.backend, *mpi);
   }
   comm::Communicator& comm = shared ? *shared : world;
-  recorder.enter(Phase::start, 0);  // another time limit
+  std::optional<RecordedIn> recorded_shared;
+  if (shared) recorded_shared.emplace(recorder, comm);
   const auto links = launching::measure_links(comm);
   const auto notes = notes_of_leftovers(world);
   const auto found = launching::find_problems(facts, comm.backend());
