@@ -13,12 +13,13 @@ constexpr std::array names = {"all_reduce",         "broadcast",  "all_gather",
                               "grouped all_gather", "all_to_all", "shift"};
 
 template <class Call>
-std::string describe(const Call& call) {
+std::string describe(const Communicator& comm, const Call& call) {
   static constexpr std::array ops = {" (sum)", " (min)", " (max)"};
   static constexpr std::array types = {"u8", "u64", "f32", "f64"};
   std::string text = names[static_cast<std::size_t>(call.kind)];
   if (call.kind == Call::Kind::all_reduce) text += ops[static_cast<std::size_t>(call.detail)];
-  if (call.kind == Call::Kind::broadcast) text += " from rank " + std::to_string(call.detail);
+  if (call.kind == Call::Kind::broadcast)
+    text += " from rank " + std::to_string(comm.world_rank(static_cast<int>(call.detail)));
   if (call.kind == Call::Kind::grouped_all_gather) {
     return text + " of " + std::to_string(call.count) + " bytes (lengths " +
            to_hex(static_cast<std::uint64_t>(call.detail)) + ")";
@@ -33,7 +34,7 @@ template <class Call>
 void require_same(const Communicator& comm, int peer, const Call& first, const Call& other) {
   if (other == first) return;
   const auto call_of = [&](int rank, const Call& call) {
-    return "rank " + std::to_string(comm.world_rank(rank)) + " calls " + describe(call);
+    return "rank " + std::to_string(comm.world_rank(rank)) + " calls " + describe(comm, call);
   };
   throw CommError("ranks differ in a collective: " + call_of(0, first) + ", " +
                   call_of(peer, other));
