@@ -430,7 +430,7 @@ Sweep sweep_of(const Arguments& arguments, const RunConfig& base, const comm::Co
     throw ConfigError("no sweep file is given", "write `lockstep sweep SWEEP.toml --out DIR`");
   }
   Sweep sweep = read_sweep(arguments.operand(), arguments.run_file_text, base,
-                           static_cast<std::uint64_t>(comm.size()));
+                           static_cast<std::uint64_t>(comm.size()), arguments.given("epochs"));
   for (const auto& [name, value] : sweep.trials.front()) {
     if (!arguments.given(name)) continue;
     throw ConfigError("--" + name + ": " + arguments.operand() + " varies it",

@@ -266,7 +266,8 @@ TrialSettings settings_of(const std::vector<Varied>& all, const Choice& choice,
 }
 
 /// The epochs of a trial grow from rung to rung, so nothing may depend on their number.
-void require_halvable(const std::string& place, const Sweep& sweep, const RunConfig& base) {
+void require_halvable(const std::string& place, const Sweep& sweep, const RunConfig& base,
+                      bool has_epochs) {
   if (base.steps)
     refuse(place, "`steps` beside halving", "leave `steps` out: `rungs` say how long");
   for (const TrialSettings& trial : sweep.trials) {
@@ -279,7 +280,7 @@ void require_halvable(const std::string& place, const Sweep& sweep, const RunCon
     refuse(place, "halving with schedule " + schedule + ", which depends on the number of epochs",
            "use schedule constant, step or exponential");
   }
-  if (base.epochs != RunConfig().epochs && base.epochs != sweep.rungs.back()) {
+  if ((has_epochs || base.epochs != RunConfig().epochs) && base.epochs != sweep.rungs.back()) {
     refuse(place,
            fmt::format("halving to {} beside epochs = {}", counted(sweep.rungs.back(), "epoch"),
                        base.epochs),
@@ -287,7 +288,7 @@ void require_halvable(const std::string& place, const Sweep& sweep, const RunCon
   }
 }
 
-void read_halving(const Keys& keys, Sweep& sweep, const RunConfig& base) {
+void read_halving(const Keys& keys, Sweep& sweep, const RunConfig& base, bool has_epochs) {
   if (!keys.given("halving")) {
     keys.require_not_given("rungs", "there is no halving", "add halving = 2, or leave it out");
     return;
@@ -301,7 +302,7 @@ void read_halving(const Keys& keys, Sweep& sweep, const RunConfig& base) {
            "halving needs at least two rungs, in ascending order",
            "write rungs = [1, 2, 4], in epochs");
   }
-  require_halvable(keys.place("halving"), sweep, base);
+  require_halvable(keys.place("halving"), sweep, base, has_epochs);
 }
 
 /// What may decide which trials are best.
@@ -368,7 +369,7 @@ RunConfig with_settings(RunConfig base, const TrialSettings& settings) {
 }
 
 Sweep read_sweep(const std::string& path, const std::string& text, const RunConfig& base,
-                 std::uint64_t ranks) {
+                 std::uint64_t ranks, bool has_epochs) {
   require_free(path, base);
   const toml::table file = parse_toml(path, text);
   const auto* node = file.get(sweep_table);
@@ -402,7 +403,7 @@ Sweep read_sweep(const std::string& path, const std::string& text, const RunConf
   sweep.trials.reserve(choices.size());
   for (const Choice& choice : choices) sweep.trials.push_back(settings_of(all, choice, base));
   read_metric(keys, sweep, base);
-  read_halving(keys, sweep, base);
+  read_halving(keys, sweep, base, has_epochs || file.contains("epochs"));
   return sweep;
 }
 

@@ -40,7 +40,8 @@ struct Sweep {
   std::vector<TrialSettings> trials;
 };
 
-/// Reads the text of a sweep file. `base`: what the run file and the flags set, for `ranks` ranks.
+/// Reads the text of a sweep file. `base`: what the run file and the flags set, for `ranks` ranks;
+/// `has_epochs`: a flag sets `epochs`, perhaps to the default.
 ///
 /// A random value is a function of the seed, the number of the trial and the name of the setting,
 /// and has at most 4 significant digits. All values are checked, one by one.
@@ -48,7 +49,7 @@ struct Sweep {
 ///          ranks that `group` does not divide, settings that a sweep sets itself.
 /// Ranks    local; the same for the same text.
 Sweep read_sweep(const std::string& path, const std::string& text, const RunConfig& base,
-                 std::uint64_t ranks);
+                 std::uint64_t ranks, bool has_epochs);
 
 /// True of the settings that a sweep sets itself, in each trial, and of what goes with them.
 bool is_of_sweep(const std::string& setting);

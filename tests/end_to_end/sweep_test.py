@@ -257,6 +257,10 @@ class Sweep(command.CommandTest):
         for base, text in (("run-dir = 'a'\n", "run-dir"), ("survive = true\n", "survive"), ("sed = 1\n", "did you mean")):
             self.assert_refused(self.sweep(self.file(base=base)), 2, [text, "sweep.toml"])
         self.assert_refused(run("sweep", self.file(), "--learning-rate 0.5"), 2, ["--learning-rate", "varies it"])
+        halving, base = "halving = 2\nrungs = [1, 2]\n", BASE.replace("epochs = 1\n", "")
+        for epochs, flags in (("epochs = 3\n", ""), ("", "--epochs 3")):  # the default
+            result = run("sweep", self.file(halving, base=base + epochs), flags, "--out", self.folder / "halved")
+            self.assert_refused(result, 2, ["halving to 2 epochs beside epochs = 3"])
         self.assert_refused(run("sweep"), 2, ["no sweep file"])
         self.assert_refused(run("train", self.file()), 2, [":7", "lockstep sweep"])
         self.assert_refused(run("sweep --show", self.folder), 65, ["sweep.json"])
