@@ -106,6 +106,19 @@ train=(--data synthetic --train-limit 2000 --test-limit 128 --layers 64,32 --bat
   --progress off)
 "$LOCKSTEP" train "${train[@]}" --run-dir "$PWD/whole_long"
 
+echo "== Ctrl-C on launch, of which srun would only list its tasks"
+env --default-signal=INT "$LOCKSTEP" launch -- srun --mpi=pmix -K --ntasks=2 "$LOCKSTEP" train "${long[@]}" \
+  --run-dir "$PWD/interrupted" >interrupted.out 2>&1 &
+launch=$!
+until_true 60 steps_are interrupted 20 || fail "no 20 steps: $(cat interrupted.out)"
+kill -INT "$launch"
+launch_ended() { ! kill -0 "$launch" 2>/dev/null; }
+until_true 60 launch_ended || fail "it goes on: $(cat interrupted.out)"
+code=0
+wait "$launch" || code=$?
+[ "$code" -eq 75 ] || fail "exit code $code instead of 75: $(cat interrupted.out)"
+grep -q '"status": "stopped"' interrupted/summary.json || fail "not stopped: $(cat interrupted/summary.json)"
+
 echo "== --survive needs variables that the tasks see"
 code=0
 timeout 60 srun --mpi=pmix --ntasks=2 "$LOCKSTEP" train "${train[@]}" --survive >refused.out 2>&1 || code=$?
