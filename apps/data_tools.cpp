@@ -249,7 +249,8 @@ class Reader {
 
 data::FinishedFiles convert_part(data::Source& source, const data::Target& target) {
   Reader reader(source);
-  const data::RecordShape shape = {source.records(), source.shape(), source.element()};
+  const data::RecordShape shape = {source.records(), source.shape(), source.element(),
+                                   source.columns()};
   return data::finish_records(target, shape, [&](std::uint64_t index, std::span<float> features) {
     return reader.read(index, features);
   });
@@ -275,6 +276,16 @@ void print_what_is_lost(const data::Source& source, data::Format to) {
   }
   if (was_bytes && to == data::Format::csv) {
     fmt::print("CSV holds numbers: train with --divide-by 255 to have these bytes in [0, 1]\n");
+  }
+  if (!source.columns().empty() && to != data::Format::csv) {
+    fmt::print("names of columns are kept by CSV alone: others train on features by their order\n");
+  }
+  if (const auto* pictures = source.pictures().get(); pictures != nullptr) {
+    std::string names;
+    for (std::size_t i = 0; i < pictures->classes.size(); ++i) {
+      names += fmt::format("{}{} {}", i == 0 ? "" : ", ", i, in_quotes(pictures->classes[i]));
+    }
+    fmt::print("labels: {}\n", names);
   }
   if (!was_bytes && to == data::Format::idx) {
     fmt::print("IDX holds bytes: train with --divide-by 1 to have these numbers as they were\n");

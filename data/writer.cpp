@@ -97,6 +97,7 @@ class FormatWriter {
   FormatWriter(const RecordFiles& files, RecordShape shape)
       : shape_(std::move(shape)), records_(files.records) {
     if (!files.labels.empty()) labels_.emplace(files.labels);
+    shape_.columns = {};  // needed in the constructors alone
   }
   FormatWriter(const FormatWriter&) = delete;
   FormatWriter& operator=(const FormatWriter&) = delete;
@@ -216,8 +217,8 @@ class CsvWriter final : public FormatWriter {
     }
     put_text(records(), "label");
     for (std::uint64_t i = 0; i < what.features(); ++i) {
-      put_text(records(), ",x");
-      put_decimal(records(), i);
+      const bool has_name = i < what.columns.size();
+      put_text(records(), has_name ? "," + csv_field(what.columns[i]) : ",x" + std::to_string(i));
     }
     records().push_back('\n');
   }
@@ -357,8 +358,10 @@ FinishedFiles finish_records(const Target& target, const RecordShape& shape,
   for (std::uint64_t file = 0; file < target.files; ++file) {
     const std::uint64_t first = share_begin(shape.records, file, target.files);
     const std::uint64_t last = share_begin(shape.records, file + 1, target.files);
-    writers.push_back(new_format_writer(target.format, paths[static_cast<std::size_t>(file)],
-                                        {last - first, shape.dims, shape.element}));
+    RecordShape of_file = shape;
+    of_file.records = last - first;
+    writers.push_back(
+        new_format_writer(target.format, paths[static_cast<std::size_t>(file)], of_file));
     for (std::uint64_t index = first; index < last; ++index) {
       const std::int32_t label = record(index, features);
       writers.back()->add(index, features, label);

@@ -24,6 +24,7 @@ struct RecordShape {
   std::uint64_t records = 0;
   std::vector<std::uint64_t> dims;  ///< shape of one record, e.g. {28, 28}
   Element element = Element::byte;
+  std::vector<std::string> columns = {};  ///< names of the features, for CSV; empty: x0, x1, ...
 
   std::uint64_t features() const noexcept;
 };

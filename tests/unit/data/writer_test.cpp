@@ -81,6 +81,15 @@ TEST_CASE("what is written in any format is what is read", "[data]") {
   CHECK(pairs.train.size() == files);
 }
 
+TEST_CASE("CSV keeps the names of columns", "[data]") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> columns = {"", "size, cm", "\"x\"", "a; b; c; d; e"};
+  write_set(folder, Format::csv, 2, {9, {4}, Element::number, columns}, number_record);
+  const auto set = open(folder);
+  CHECK(set.train->columns() == columns);
+  CHECK(read_all(*set.train) == written(9, 4, number_record));
+}
+
 TEST_CASE("files are runs of records that differ by at most one", "[data]") {
   const TemporaryFolder folder;
   write_set(folder, Format::csv, 4, {11, {2}, Element::number}, byte_record);
