@@ -281,7 +281,8 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
                std::filesystem::exists(best, ignored) ? ", saved in " + best.string() : "",
                report.stopped_early ? "; training ended early" : "");
   }
-  fmt::print("test: {}\n", error_in_words(report.test, names_));
+  const std::string test = error_in_words(report.test, names_);  // with names of the data
+  fmt::print("test: {}\n", presentable(test, test.size()));
   fmt::print("weights {} saved in {}\n", to_hex(report.weights_hash), saved);
   std::fflush(stdout);
 }
@@ -396,7 +397,9 @@ std::string error_in_words(const train::Evaluation& test, const OutputNames& nam
       "{} of {} examples {} ({:.1f} %)", grouped(misread), grouped(test.examples),
       test.labels.empty() ? "misread" : "have a wrong label", 100 * (1 - test.accuracy()));
   const auto name = [&](std::size_t label) {
-    return names.classes.empty() ? std::to_string(label) : names.classes[label];
+    std::string word = names.classes.empty() ? std::to_string(label) : names.classes[label];
+    std::replace(word.begin(), word.end(), '\n', ' ');
+    return word;
   };
   if (misread > 0 && !test.labels.empty()) return text + "; " + worst_flag_text(test, name);
   if (misread == 0 || test.confusion.empty()) return text;

@@ -126,6 +126,18 @@ std::string shortened(std::string_view line, std::size_t max) {
          std::string(line.substr(tail));
 }
 
+/// Replaces control characters by '?'.
+std::string without_controls(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool c1 = byte == 0xC2U && i + 1 < text.size() &&  // U+0080 to U+009F
+                    static_cast<unsigned char>(text[i + 1]) < 0xA0U;
+    if (c1) text.replace(i, 2, "?");
+    if (byte < ' ' || byte == 0x7FU) text[i] = '?';
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string in_quotes(std::string_view text) {
@@ -137,10 +149,7 @@ std::string in_quotes(std::string_view text) {
   }
   std::string shown(text.substr(0, length));
   if (!is_utf8(shown)) return "'" + printable(text, max) + "'";
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7F') c = '?';
-  }
-  return "'" + shown + (length < text.size() ? "...'" : "'");
+  return "'" + without_controls(std::move(shown)) + (length < text.size() ? "...'" : "'");
 }
 
 bool is_utf8(const std::string& text) {
@@ -185,14 +194,7 @@ std::string presentable(std::string_view text, std::size_t max_line) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = text.substr(at, end - at);
     std::string shown = line.size() > max_line ? shortened(line, max_line) : std::string(line);
-    for (std::size_t i = 0; i < shown.size(); ++i) {
-      const auto byte = static_cast<unsigned char>(shown[i]);
-      const bool c1 = byte == 0xC2U && i + 1 < shown.size() &&  // U+0080 to U+009F, also controls
-                      static_cast<unsigned char>(shown[i + 1]) < 0xA0U;
-      if (c1) shown.replace(i, 2, "?");
-      if (byte < ' ' || byte == 0x7FU) shown[i] = '?';
-    }
-    result += shown;
+    result += without_controls(std::move(shown));
     if (end < text.size()) result += '\n';
     at = end + 1;
   }

@@ -360,6 +360,14 @@ class Tables(command.CommandTest):
                 result = command.call(job + extra)
                 self.assert_refused(result, code, needles)
 
+    def test_names_of_the_data_send_no_control_characters(self):
+        rows = [dict(row, art=f"\x1b[2J{row['art']}\x9b1\nm") for row in flowers()]
+        lines = [",".join(f'"{row[name]}"' for name in rows[0]) for row in [{name: name for name in rows[0]}, *rows]]
+        result = run("train --label-column art --test-split 0.2 --steps 1 --run-dir", self.folder / "run", "--data", self.write("\n".join(lines) + "\n"))
+        self.assert_ends(result, 0)
+        self.assert_says(result.out, ["is the hardest", "?[2J"], result)
+        self.assertNotRegex(result.out + result.err, "[\x1b\x9b]")
+
     def test_a_split_is_evaluated_again(self):
         made, data = self.trained(None, SPLIT, "--seed 5")
         found = self.evaluate(made, data, "--test-split 0.2")
