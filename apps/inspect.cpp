@@ -15,6 +15,7 @@
 #include "apps/console.hpp"
 #include "apps/flag_names.hpp"
 #include "apps/library_options.hpp"
+#include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
@@ -98,7 +99,8 @@ void print_json(const Contents& contents) {
   if (!contents.settings.empty()) json["settings"] = contents.settings;
   auto& parts = json[contents.parts_name] = ordered_json::array();
   for (const auto& part : contents.parts) parts.push_back(in_snake_case(part));
-  fmt::print("{}\n", json.dump());
+  constexpr auto replace = ordered_json::error_handler_t::replace;  // in paths that are not UTF-8
+  fmt::print("{}\n", json.dump(-1, ' ', false, replace));
 }
 
 /// The range of values, and how many are not finite.
@@ -155,7 +157,10 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
     facts["completed epochs"] = state.position.epoch;
     facts["step of epoch"] = state.position.step;
     facts["updates"] = state.optimizer.scalars.steps;
-    for (const auto& [name, value] : state.settings) contents.settings[name] = value_of(value);
+    for (const auto& [name, value] : state.settings) {  // and hashes of the data, as texts
+      contents.settings[name] =
+          find_setting(name) == nullptr ? ordered_json(value) : value_of(value);
+    }
     contents.settings["optimizer"] = optim::name_of(state.optimizer.kind);
   }
   facts["verified"] = verify ? "length and checksum of every file" : "no (--verify)";
@@ -182,7 +187,9 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
 std::uint64_t bytes_in(const fs::path& folder) {
   std::uint64_t bytes = 0;
   std::error_code ignored;
-  for (const auto& file : list_folder(folder, ignored)) bytes += file.file_size(ignored);
+  for (const auto& file : list_folder(folder, ignored)) {
+    if (file.is_regular_file(ignored)) bytes += file.file_size(ignored);
+  }
   return bytes;
 }
 
@@ -321,7 +328,8 @@ Contents inspect_runs(const fs::path& folder, const std::vector<fs::path>& runs,
 /// `classes`: their names; empty: they have none.
 ordered_json part_of(const std::string& name, data::Source& source,
                      const std::vector<std::string>& classes) {
-  constexpr std::uint64_t rows = 256;
+  constexpr std::uint64_t max_floats = 1 << 18;
+  const std::uint64_t rows = std::clamp<std::uint64_t>(max_floats / source.features(), 1, 256);
   std::vector<float> features(rows * source.features());
   std::vector<std::int32_t> labels(rows);
   Spread spread;
