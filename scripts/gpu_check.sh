@@ -29,7 +29,7 @@ done
 PATH=$PATH:/usr/local/cuda/bin
 leave() { echo "gpu_check: SKIPPED, $1" >&2; exit 77; }
 command -v nvidia-smi >/dev/null || leave "there is no GPU here: no nvidia-smi"
-nvidia-smi -L 2>/dev/null | grep -q '^GPU' || leave "there is no GPU here: nvidia-smi lists none"
+nvidia-smi -L 2>/dev/null | grep '^GPU' >/dev/null || leave "there is no GPU here: nvidia-smi lists none"
 command -v nvcc >/dev/null || leave "there is a GPU, but no CUDA toolkit: no nvcc"
 
 build=build/gpu

@@ -32,7 +32,7 @@ if [ "$(id -u)" -eq 0 ]; then  # Open MPI asks root to say it twice
   show export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 cores=$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)  # what Open MPI counts: no hyperthreads
-if [ "$cores" -lt 2 ]; then
+if [ "$cores" -lt 2 ] || [ "$(nproc)" -lt 2 ]; then  # of the machine, and those that this process may use
   show export OMPI_MCA_rmaps_base_oversubscribe=1
 fi
 binary=$(realpath --relative-to=. "$root/build/release/lockstep")
