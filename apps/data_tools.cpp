@@ -280,7 +280,7 @@ void print_what_is_lost(const data::Source& source, data::Format to) {
   if (!source.columns().empty() && to != data::Format::csv) {
     fmt::print("names of columns are kept by CSV alone: others train on features by their order\n");
   }
-  if (const auto* pictures = source.pictures().get(); pictures != nullptr) {
+  if (const auto pictures = source.pictures()) {
     std::string names;
     for (std::size_t i = 0; i < pictures->classes.size(); ++i) {
       names += fmt::format("{}{} {}", i == 0 ? "" : ", ", i, in_quotes(pictures->classes[i]));

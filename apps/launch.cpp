@@ -151,11 +151,12 @@ pid_t start(const std::vector<std::string>& command) {
   ::_exit(cannot_start);
 }
 
+bool is_srun(pid_t process) { return program_of(process) == "srun"; }
+
 /// True if the process, a launcher, has a child that is not a zombie; nullopt if the kernel does
 /// not say, and of other programs: a script may start children and then become a rank.
 std::optional<bool> has_ranks(pid_t process) {
-  const std::string program = program_of(process);
-  if (!comm::is_mpirun(program) && program != "srun") return std::nullopt;
+  if (!comm::is_mpirun(program_of(process)) && !is_srun(process)) return std::nullopt;
   const auto children = children_of(process);
   return children ? std::optional(!children->empty()) : std::nullopt;
 }
@@ -340,7 +341,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
     }
     if (const int signal = requests.signal(); signal != 0 && !ended.was_asked) {
       // On one SIGINT srun only lists its tasks; USR1 it passes on, and ranks save.
-      ::kill(job, signal == SIGINT && program_of(job) == "srun" ? SIGUSR1 : signal);
+      ::kill(job, signal == SIGINT && is_srun(job) ? SIGUSR1 : signal);
       ended.was_asked = true;
     }
     const auto now = Clock::now();
@@ -353,7 +354,7 @@ Ended wait_for(pid_t job, const std::vector<std::string>& command, const std::st
     const bool outlives = now - with_ranks > (has_ended ? max_after_end : max_without_ranks);
     if (outlives || recorders.are_silent()) {
       ended.hung = true;
-      kill_launcher(job, program_of(job) == "srun");
+      kill_launcher(job, is_srun(job));
       with_ranks = now;
     }
     std::this_thread::sleep_for(poll_interval);
