@@ -423,6 +423,16 @@ std::optional<std::size_t> own_rows(const DatasetFacts& facts,
   return static_cast<std::size_t>(facts.batch_size);
 }
 
+/// `rows` if it is the same on all ranks. Collective.
+std::optional<std::size_t> if_equal(comm::Communicator& comm, std::optional<std::size_t> rows) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()));
+  all[static_cast<std::size_t>(comm.rank())] = rows.value_or(0);
+  comm.all_gather(std::span(all));
+  const bool are_equal = std::all_of(all.begin(), all.end(),
+                                     [&](std::uint64_t other) { return other == all.front(); });
+  return are_equal ? rows : std::nullopt;
+}
+
 /// The plan of workers that batch data sets of their own: each reads its stream in pieces of
 /// `batch_size` examples, as under FILE with rule `balanced`. nullopt unless all have the same
 /// batch size and a known number of examples. Collective.
@@ -462,6 +472,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
   });
   const DatasetFacts facts = made->pipeline.facts();
   const auto lengths = agree_on_lengths(comm, size);
+  const auto rows = if_equal(comm, own_rows(facts, examples));
   const auto plan = plan_of_workers(comm, facts.batch_size, examples);
   return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
       .comm = &comm,
@@ -472,7 +483,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
       },
       .rule = {.ending = lengths ? Ending::counted : Ending::asked,
                .count = lengths ? lengths->longest : 0,
-               .rows = lengths && lengths->equal ? own_rows(facts, examples) : std::nullopt,
+               .rows = lengths && lengths->equal ? rows : std::nullopt,
                .in_plan = plan ? plan->steps() : 0,
                .some_empty = lengths && lengths->some_empty},
       .plan = plan,

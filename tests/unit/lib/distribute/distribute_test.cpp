@@ -433,6 +433,14 @@ TEST_CASE("the element spec tells type and shape", "[distribute]") {
   CHECK(spec(2, numbers.repeat().batch(6)) == "int32 (3); ");
   const auto toy = from_source(std::make_shared<ToySource>(32, 5, 3));
   CHECK(spec(2, toy.batch(8)) == "float32 (4, 5); int32 (4); ");
+  const auto of_workers = test::per_rank(2, [](comm::Communicator& comm) {
+    const auto data =
+        Strategy(comm).distribute_datasets_from_function([](const InputContext& context) {
+          return range_dataset(context.input_pipeline_id == 0 ? 4 : 3).batch(2);
+        });
+    return to_text(data.element_spec()[0]);
+  });
+  CHECK(of_workers == std::vector<std::string>(2, "int64 (?)"));  // the second one ends with 1
 }
 
 TEST_CASE("a rank reads its own examples alone", "[distribute]") {
