@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -40,7 +41,7 @@ BatchReader::BatchReader(Source& source, const Plan& plan, int rank, Transform* 
 
 Batch BatchReader::read(std::uint64_t epoch, std::uint64_t step, std::span<float> x) {
   const auto labels = look_up(epoch, step);
-  source_.read(ids_, x, labels);
+  read_records(x, labels);
   if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
   return last_batch(step);
 }
@@ -48,6 +49,7 @@ Batch BatchReader::read(std::uint64_t epoch, std::uint64_t step, std::span<float
 Batch BatchReader::read_bytes(std::uint64_t epoch, std::uint64_t step, std::span<std::uint8_t> x) {
   if (!gives_bytes()) throw std::logic_error("BatchReader: these features are not given as bytes");
   const auto labels = look_up(epoch, step);
+  const std::lock_guard lock(source_.reading());
   source_.read_bytes(ids_, x, labels);
   return last_batch(step);
 }
@@ -59,10 +61,15 @@ RecordTargets BatchReader::read_positions(std::uint64_t epoch, Range positions,
     ids_.push_back(plan_.record(epoch, rank_, at));
   }
   const auto labels = look_up_targets();
-  source_.read(ids_, x, labels);
+  read_records(x, labels);
   if (transform_ != nullptr) transform_->apply(epoch, ids_, x);
   return {labels, std::span(values_).first(ids_.size() * source_.targets()),
           source_.has_weights() ? std::span(weights_).first(ids_.size()) : std::span<float>()};
+}
+
+void BatchReader::read_records(std::span<float> x, std::span<std::int32_t> labels) {
+  const std::lock_guard lock(source_.reading());
+  source_.read(ids_, x, labels);
 }
 
 std::span<std::int32_t> BatchReader::look_up(std::uint64_t epoch, std::uint64_t step) {

@@ -112,6 +112,9 @@ class BatchReader {
   /// The same for the records of ids_.
   std::span<std::int32_t> look_up_targets();
 
+  /// Reads the records of ids_, while no other reader of the source does.
+  void read_records(std::span<float> x, std::span<std::int32_t> labels);
+
   /// The batch that was read last.
   Batch last_batch(std::uint64_t step) const noexcept {
     Batch batch = batch_at(plan_, step, rank_, std::span(labels_).first(ids_.size()), ids_);

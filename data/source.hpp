@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -130,8 +131,10 @@ enum class Element { byte, number };
 
 /// Records in global order; each is a row of features and a label.
 ///
-/// Created once per rank; not thread-safe. `identity()` is equal on ranks that opened equal data,
-/// in any folder. A source has at least one record.
+/// Created once per rank. Functions that read are not thread-safe: BatchReader, and data sets of
+/// from_source(), hold reading() for each call, so that any number of them may read from one
+/// source. `identity()` is equal on ranks that opened equal data, in any folder. A source has at
+/// least one record.
 class Source {
  public:
   Source() = default;
@@ -224,6 +227,12 @@ class Source {
   ///          this (all byte sources in data/ do); else what read() throws.
   virtual void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
                           std::span<std::int32_t> labels);
+
+  /// Of readers in several threads the one that holds it reads.
+  std::mutex& reading() noexcept { return reading_; }
+
+ private:
+  std::mutex reading_;
 };
 
 /// The two parts of a data set. Built-in drawings are functions of these values.

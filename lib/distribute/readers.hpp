@@ -40,6 +40,10 @@ class Prefetcher {
 
 }  // namespace lockstep
 
+namespace lockstep::data {
+class Source;
+}
+
 namespace lockstep::readers {
 // Lists of files, equal on every rank: see regular_files().
 
@@ -63,12 +67,10 @@ std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept
 /// Errors   throws DataError for a file that cannot be read.
 std::string identity_of(const std::vector<std::string>& paths);
 
-struct SharedSource;
-
 /// Records of a data::Source in its own order, or shuffled by `seed`, and how batches of them are
 /// read.
 struct SourceRecords {
-  std::shared_ptr<SharedSource> source;
+  std::shared_ptr<data::Source> source;
   ReaderPtr (*open_batches)(const SourceRecords& records, const Pass& pass, std::uint64_t size,
                             bool drop_remainder);
   std::optional<std::uint64_t> seed = std::nullopt;

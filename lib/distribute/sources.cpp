@@ -16,12 +16,6 @@
 
 namespace lockstep {
 
-/// A source, and the mutex that serialises its readers.
-struct readers::SharedSource {
-  std::shared_ptr<data::Source> source;
-  std::mutex reading;
-};
-
 namespace {
 
 using readers::Any;
@@ -32,7 +26,6 @@ using readers::NumberedFile;
 using readers::Pipeline;
 using readers::Reader;
 using readers::ReaderPtr;
-using readers::SharedSource;
 
 /// Elements that a function returns by index, which is their id.
 class Elements final : public IndexedReader {
@@ -122,34 +115,33 @@ using TargetsOf = std::conditional_t<std::is_same_v<std::tuple_element_t<1, Reco
 template <class Record>
 class Records final : public IndexedReader {
  public:
-  Records(std::shared_ptr<SharedSource> shared, const Pass& pass)
-      : shared_(std::move(shared)), pass_(pass) {
-    const auto files = shared_->source->file_records();
+  Records(std::shared_ptr<data::Source> source, const Pass& pass)
+      : source_(std::move(source)), pass_(pass) {
+    const auto files = source_->file_records();
     if (pass.workers > 1 && !files.empty()) streams_.emplace(files, pass.workers);
   }
 
   std::optional<std::uint64_t> size() const override {
-    return streams_ ? streams_->lengths()[pass_.worker] : shared_->source->records();
+    return streams_ ? streams_->lengths()[pass_.worker] : source_->records();
   }
 
   Item at(std::uint64_t index) override {
     const std::uint64_t id = streams_ ? streams_->record(pass_.worker, index) : index;
-    std::vector<float> features(shared_->source->features());
+    std::vector<float> features(source_->features());
     std::int32_t label = 0;
-    const std::lock_guard lock(shared_->reading);
-    shared_->source->read(std::span(&id, 1), features, std::span(&label, 1));
-    auto target = TargetsOf<Record>::of_one(*shared_->source, id, label);
+    const std::lock_guard lock(source_->reading());
+    source_->read(std::span(&id, 1), features, std::span(&label, 1));
+    auto target = TargetsOf<Record>::of_one(*source_, id, label);
     Tensor<float> x(std::move(features));
     if constexpr (has_weight<Record>) {
-      return {boxed(Record(std::move(x), std::move(target), shared_->source->weight(id))), id,
-              pass_.epoch};
+      return {boxed(Record(std::move(x), std::move(target), source_->weight(id))), id, pass_.epoch};
     } else {
       return {boxed(Record(std::move(x), std::move(target))), id, pass_.epoch};
     }
   }
 
  private:
-  std::shared_ptr<SharedSource> shared_;
+  std::shared_ptr<data::Source> source_;
   Pass pass_;
   std::optional<data::FileStreams> streams_;
 };
@@ -160,12 +152,12 @@ class SourceBatches final : public IndexedReader {
  public:
   using Batch = Batched<Record>;
 
-  SourceBatches(std::shared_ptr<SharedSource> shared, const data::PlanOptions& options,
+  SourceBatches(std::shared_ptr<data::Source> source, const data::PlanOptions& options,
                 const Pass& pass, bool drop_remainder)
-      : shared_(std::move(shared)),
+      : source_(std::move(source)),
         plan_(options),
         worker_(plan_.options().ranks > 1 ? pass.worker : 0),
-        reader_(*shared_->source, plan_, static_cast<int>(worker_)),
+        reader_(*source_, plan_, static_cast<int>(worker_)),
         epoch_(pass.epoch),
         size_(options.batch_size),
         examples_(plan_.examples_of(worker_)) {
@@ -187,10 +179,7 @@ class SourceBatches final : public IndexedReader {
     const std::size_t features = reader_.features();
     std::vector<float> x(count * features);
     data::RecordTargets targets;
-    if (count > 0) {
-      const std::lock_guard lock(shared_->reading);
-      targets = reader_.read_positions(epoch_, positions, x);
-    }
+    if (count > 0) targets = reader_.read_positions(epoch_, positions, x);
     Tensor<float> rows({count, features}, std::move(x));
     auto of_rows = TargetsOf<Record>::of_batch(targets, reader_.targets());
     if constexpr (has_weight<Record>) {
@@ -202,7 +191,7 @@ class SourceBatches final : public IndexedReader {
   }
 
  private:
-  std::shared_ptr<SharedSource> shared_;
+  std::shared_ptr<data::Source> source_;
   data::Plan plan_;
   std::uint64_t worker_;
   data::BatchReader reader_;
@@ -215,7 +204,7 @@ class SourceBatches final : public IndexedReader {
 template <class Record>
 ReaderPtr open_batches(const readers::SourceRecords& records, const Pass& pass, std::uint64_t size,
                        bool drop_remainder) {
-  const data::Source& source = *records.source->source;
+  const data::Source& source = *records.source;
   data::PlanOptions options = {.records = source.records(), .batch_size = size};
   options.policy = data::ShardPolicy::data;
   if (pass.workers > 1 && !source.file_records().empty()) {  // the files of each worker
@@ -333,13 +322,11 @@ Dataset<Record> records_of(std::shared_ptr<data::Source> source, const std::stri
     throw ConfigError(function + ": there is no data set", "give DataSetOptions::test_split");
   }
   require_records<Record>(*source, function);
-  const auto shared = std::make_shared<SharedSource>();
-  shared->source = std::move(source);
   return Dataset<Record>(Pipeline(
-      [shared](const Pass& pass) { return std::make_unique<Records<Record>>(shared, pass); },
-      {.files = shared->source->file_records().size(), .identity = shared->source->identity()},
+      [source](const Pass& pass) { return std::make_unique<Records<Record>>(source, pass); },
+      {.files = source->file_records().size(), .identity = source->identity()},
       std::make_shared<const readers::SourceRecords>(
-          readers::SourceRecords{shared, open_batches<Record>})));
+          readers::SourceRecords{source, open_batches<Record>})));
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 // The distributed-input guide's examples of sharing out, iterating and partial batches.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/data/batches.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/distribute/strategy.hpp"
@@ -441,6 +445,29 @@ TEST_CASE("the element spec tells type and shape", "[distribute]") {
     return to_text(data.element_spec()[0]);
   });
   CHECK(of_workers == std::vector<std::string>(2, "int64 (?)"));  // the second one ends with 1
+}
+
+TEST_CASE("readers of one source take turns", "[distribute]") {
+  const auto source = std::make_shared<ToySource>(64, 5, 3);
+  std::atomic<int> readers = 0;
+  std::atomic<bool> were_alone = true;
+  source->on_read = [&](std::size_t) {
+    if (++readers > 1) were_alone = false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    --readers;
+  };
+  const data::Plan plan({.records = 64, .batch_size = 8});
+  std::jthread other([&] {
+    data::BatchReader reader(*source, plan, 0);
+    std::vector<float> x(8 * source->features());
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) reader.read(0, step, x);
+  });
+  int passed = 0;
+  for ([[maybe_unused]] const auto& record : from_source(source)) ++passed;
+  for ([[maybe_unused]] const auto& batch : from_source(source).batch(8)) ++passed;
+  other.join();
+  CHECK(passed == 64 + 8);
+  CHECK(were_alone);
 }
 
 TEST_CASE("a rank reads its own examples alone", "[distribute]") {
