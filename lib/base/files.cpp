@@ -134,6 +134,12 @@ void NewFile::reserve(std::uint64_t bytes) {
 void NewFile::write(std::span<const std::byte> bytes) { write_all(descriptor_, bytes, path_); }
 
 void NewFile::finish() {
+  struct stat before = {};
+  constexpr mode_t permissions = 0777;
+  if (::stat(path_.c_str(), &before) == 0 && S_ISREG(before.st_mode) &&
+      ::fchmod(descriptor_, before.st_mode & permissions) != 0) {
+    fail(path_, "keep the permissions", errno);
+  }
   if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "write", errno);
 }
@@ -147,7 +153,11 @@ void NewFile::publish() {
 std::filesystem::path replaceable(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) return path;
+  if (status.type() == std::filesystem::file_type::not_found) {
+    std::error_code ignored;
+    if (!std::filesystem::is_symlink(path, ignored)) return path;
+    return replaceable(path.parent_path() / std::filesystem::read_symlink(path));
+  }
   if (error) {
     throw OutputError(path.string() + ": cannot be examined: " + error.message(),
                       "choose a folder that can be written to");
@@ -261,7 +271,13 @@ void LineFile::write(std::string_view line) {
 void LineFile::flush() {
   const std::string ready = std::exchange(buffer_, {});
   buffer_.reserve(2 * buffered_bytes);
-  write_all(descriptor_, std::as_bytes(std::span(ready)), path_);
+  const off_t begin = ::lseek(descriptor_, 0, SEEK_CUR);
+  try {
+    write_all(descriptor_, std::as_bytes(std::span(ready)), path_);
+  } catch (const OutputError&) {  // a full disk: no half of a line is left
+    [[maybe_unused]] const bool is_cut = begin >= 0 && ::ftruncate(descriptor_, begin) == 0;
+    throw;
+  }
 }
 
 void LineFile::sync() {

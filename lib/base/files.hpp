@@ -30,7 +30,8 @@ class NewFile {
 
   void write(std::span<const std::byte> bytes);
 
-  /// Syncs the file to disk and closes it; only the rename remains.
+  /// Gives the file the permissions of the one that it replaces, syncs it to disk and closes it;
+  /// only the rename remains.
   void finish();
 
   /// Renames the finished file to its final name, replacing an existing file.
@@ -42,8 +43,9 @@ class NewFile {
   int descriptor_ = -1;
 };
 
-/// `path` with links followed, so that a NewFile of that name replaces the file and not a link to
-/// it. Throws OutputError if it exists and is not a regular file: others cannot be replaced.
+/// `path` with links followed, so that a NewFile of that name replaces or makes the file, and does
+/// not replace a link to it. Throws OutputError if it exists and is not a regular file: others
+/// cannot be replaced.
 std::filesystem::path replaceable(const std::filesystem::path& path);
 
 /// Writes `text` to `path` atomically, with NewFile.
@@ -72,7 +74,7 @@ class LineFile {
   /// Adds `line` and a newline; buffered. Throws OutputError.
   void write(std::string_view line);
 
-  /// Writes buffered lines to the file. Throws OutputError.
+  /// Writes buffered lines to the file. Throws OutputError, after which none of them is in it.
   void flush();
 
   /// flush(), and syncs the file to the disk.

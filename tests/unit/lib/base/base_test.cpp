@@ -1,3 +1,4 @@
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -138,6 +139,28 @@ TEST_CASE("writing follows no link and opens no FIFO", "[base]") {
   CHECK_THROWS_WITH(LineFile(fifo), Catch::Contains("not a regular file"));
 }
 
+TEST_CASE("a file that replaces another one keeps its permissions", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "a.txt";
+  write_file(path, "old");
+  const auto secret = std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+  std::filesystem::permissions(path, secret);
+  write_file(path, "new");
+  CHECK(contents(path) == "new");
+  CHECK(std::filesystem::status(path).permissions() == secret);
+}
+
+TEST_CASE("an output is written where its link leads", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto link = folder.path() / "link";
+  std::filesystem::create_symlink("to", link);
+  std::filesystem::create_symlink("file", folder.path() / "to");
+  CHECK(replaceable(link) == folder.path() / "file");
+  write_file(folder.path() / "file", "");
+  CHECK(replaceable(link) == std::filesystem::canonical(folder.path() / "file"));
+  CHECK_THROWS_AS(replaceable(folder.path()), OutputError);
+}
+
 TEST_CASE("a folder has one lock, until its holder ends", "[base]") {
   const test::TemporaryFolder folder;
   {
@@ -198,6 +221,26 @@ TEST_CASE("a line file keeps its lines", "[base]") {
   CHECK(LineFile(path).lines() == 0);
   CHECK_THROWS_AS(LineFile(folder.path()), OutputError);
   CHECK_THROWS_WITH(LineFile("/dev/full"), Catch::Contains("not a regular file"));
+}
+
+TEST_CASE("a disk that is full leaves no half of a line", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "lines";
+  rlimit before = {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  {
+    LineFile file(path);
+    file.write("first");
+    file.flush();
+    const rlimit full = {.rlim_cur = 12, .rlim_max = before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
+    file.write("second");
+    CHECK_THROWS_AS(file.flush(), OutputError);
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  }
+  ::signal(SIGXFSZ, handler);
+  CHECK(contents(path) == "first\n");
 }
 
 namespace {
