@@ -29,12 +29,6 @@ std::string literal(const toml::node& value) {
 
 std::string literal(const std::string& text) { return literal(toml::value<std::string>(text)); }
 
-/// TOML and JSON files must be UTF-8.
-void require_utf8(const std::string& text) {
-  if (is_utf8(text)) return;
-  throw ConfigError("'" + text + "' is not UTF-8", "rename it, or give a link to it");
-}
-
 float positive_number(const std::string& text) {
   const auto number = number_in<float>(text);
   if (!number || !std::isfinite(*number) || *number <= 0) {
@@ -318,7 +312,7 @@ std::vector<Setting> table() {
   add(fixed, layers());
   add(recipe, choice("precision", &C::precision, {"float32", "tf32", "bf16"},
                      "that factors of products are rounded to; bf16: strict products on the CPU, "
-                     "library products on a device; tf32: those alone"));
+                     "library products on a device, tf32 of these alone"));
   add(init,
       text("init", &C::init, "none|PATH",
            "start from the weights of a run, a checkpoint or a file in the safetensors format"));
@@ -365,8 +359,9 @@ std::vector<Setting> table() {
              "distance from which on the Huber loss is linear, in deviations of the column"));
   add(recipe, number("label-smoothing", &C::label_smoothing,
                      "share of the target of classification that all classes have alike"));
-  add(fixed,
-      count("seed", &C::seed, 0, "of the first weights (TensorFlow's pair N, N+1) and the order"));
+  add(fixed, count("seed", &C::seed, 0,
+                   "of all that is random: first weights (TensorFlow's pair N, N+1), order, "
+                   "splits, augmentation, dropout"));
   add(fixed,
       choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"));
   group = "Optimizer";
@@ -540,6 +535,11 @@ const Setting& setting_named(std::string_view place, const std::string& key) {
   throw ConfigError(
       std::string(place) + ": unknown setting '" + key + "'",
       did_you_mean(suggestion(key, names), "`lockstep train --help` lists all settings"));
+}
+
+void require_utf8(const std::string& text) {
+  if (is_utf8(text)) return;
+  throw ConfigError("'" + text + "' is not UTF-8", "rename it, or give a link to it");
 }
 
 void set_value(RunConfig& config, std::string_view place, const Setting& setting,

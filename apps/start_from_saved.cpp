@@ -277,6 +277,7 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     const Found found = config.resume == "auto" ? find_auto(config) : find_path(config);
+    for (const auto& path : {found.run, found.checkpoint}) require_utf8(path.string());
     const bool complete = !found.run.empty() && train::is_finished(found.run);
     nlohmann::json json = {{"run", found.run.string()},
                            {"checkpoint", found.checkpoint.string()},

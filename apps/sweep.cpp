@@ -348,7 +348,8 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
 void RankOfSweep::require_metric(bool is_regression) const {
   if (!sweep_.metric.ends_with(is_regression ? " accuracy" : " R2")) return;
   throw ConfigError("the metric " + sweep_.metric + " is not one of this data",
-                    std::string("use one of ") + (is_regression ? "R2" : "accuracy") + " or loss");
+                    fmt::format("write metric = \"testing {}\" or \"testing loss\" in [sweep]",
+                                is_regression ? "R2" : "accuracy"));
 }
 
 void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
@@ -370,7 +371,9 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
     if (is_usable(result, sweep_.metric)) return add_result(out_, trial, result);
     failure = Error(ExitCode::diverged, "the " + sweep_.metric + " is not finite");
   }
-  set_failed(out_, trial, failure->code(), with_flags(failure->problem()));
+  std::string reason = failure->problem();
+  if (!failure->remedy().empty()) reason += "; remedy: " + failure->remedy();
+  set_failed(out_, trial, failure->code(), with_flags(reason));
 }
 
 /// Prints the table, and throws the error of the job if there is one.
@@ -402,7 +405,7 @@ void RankOfSweep::end(bool stopped) {
                   count_of(record, "failed") == trials ? "all " + all + " failed"
                                                        : "none of " + all + " has finished",
                   trial_name(number), first->reason),
-      "`lockstep sweep --show " + out_.string() + "` lists the trials");
+      "`lockstep sweep --show " + in_shell(out_.string()) + "` lists the trials");
 }
 
 void RankOfSweep::run() {
@@ -429,6 +432,7 @@ Sweep sweep_of(const Arguments& arguments, const RunConfig& base, const comm::Co
   if (arguments.operands.empty()) {
     throw ConfigError("no sweep file is given", "write `lockstep sweep SWEEP.toml --out DIR`");
   }
+  require_utf8(out_folder(arguments).string());
   Sweep sweep = read_sweep(arguments.operand(), arguments.run_file_text, base,
                            static_cast<std::uint64_t>(comm.size()), arguments.given("epochs"));
   for (const auto& [name, value] : sweep.trials.front()) {
@@ -484,7 +488,7 @@ int sweep_command(const std::vector<std::string>& words) {
     if (!arguments.operands.empty() || !arguments.settings.empty() || arguments.given("dry-run") ||
         arguments.given("out")) {
       throw ConfigError("--show prints the table of a folder, and takes nothing else",
-                        "write `lockstep sweep --show " + out.string() + "`");
+                        "write `lockstep sweep --show " + in_shell(out.string()) + "`");
     }
     print_trials(read_sweep_record(out));
     return static_cast<int>(ExitCode::success);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -164,6 +165,58 @@ std::string sweep_record_text(const fs::path& out) {
   return text;
 }
 
+namespace {
+
+Trial trial_in(const ordered_json& json, const train::JsonPlace& place) {
+  Trial trial;
+  trial.settings = train::text_pairs_in(json, "settings", place);
+  trial.state = train::text_in(json, "state", place);
+  const std::uint64_t code = train::count_in(json, "exit_code", place);
+  constexpr std::uint64_t most = 255;
+  if (code > most) train::fail(place, "an exit_code is greater than 255");
+  trial.code = static_cast<ExitCode>(code);
+  trial.reason = train::text_in(json, "reason", place);
+  if (json.contains("data")) trial.data = train::text_in(json, "data", place);
+  for (const auto& result : train::list_in(json, "results", place)) {
+    trial.results.push_back(result_in(result, place));
+  }
+  return trial;
+}
+
+/// Throws DataError for a trial that no sweep records.
+void require_recorded(const SweepRecord& record, const Trial& trial,
+                      const train::JsonPlace& place) {
+  static const std::set<std::string> states = {"waiting", "running", "finished",
+                                               "failed",  "dropped", "stopped"};
+  if (!states.contains(trial.state)) {
+    train::fail(place, "a trial has the state " + in_quotes(trial.state));
+  }
+  if (trial.state == "failed" && trial.code == ExitCode::success) {
+    train::fail(place, "a failed trial has exit_code 0");
+  }
+  const auto has_names_of = [&](const Trial& other) {
+    return std::equal(trial.settings.begin(), trial.settings.end(), other.settings.begin(),
+                      other.settings.end(),
+                      [](const auto& a, const auto& b) { return a.first == b.first; });
+  };
+  if (!has_names_of(record.trials.front())) {
+    train::fail(place, "trials have values of different settings");
+  }
+  const std::size_t rungs = record.rung_count();
+  const bool is_finished = trial.state == "finished";
+  if (trial.results.size() > rungs || is_finished != (trial.results.size() == rungs)) {
+    train::fail(place, fmt::format("a trial is {}, with {} of {}", trial.state,
+                                   trial.results.size(), counted(rungs, "result")));
+  }
+  const bool has_metric =
+      std::all_of(trial.results.begin(), trial.results.end(), [&](const TrialResult& result) {
+        return result.test.named(figure_of(record.metric)).has_value();
+      });
+  if (!has_metric) train::fail(place, "a result has no " + record.metric);
+}
+
+}  // namespace
+
 SweepRecord parse_sweep_record(const std::string& text, const fs::path& out) {
   const train::JsonPlace place = {out / file_name, 0,
                                   "give another --out, or move this folder away"};
@@ -175,19 +228,8 @@ SweepRecord parse_sweep_record(const std::string& text, const fs::path& out) {
   record.rungs = train::counts_in(json, "rungs", place);
   record.base = train::text_pairs_in(json, "base", place);
   for (const auto& entry : train::list_in(json, "trials", place)) {
-    Trial trial;
-    trial.settings = train::text_pairs_in(entry, "settings", place);
-    trial.state = train::text_in(entry, "state", place);
-    trial.code = static_cast<ExitCode>(train::count_in(entry, "exit_code", place));
-    if (trial.state == "failed" && trial.code == ExitCode::success) {
-      train::fail(place, "a failed trial has exit_code 0");
-    }
-    trial.reason = train::text_in(entry, "reason", place);
-    if (entry.contains("data")) trial.data = train::text_in(entry, "data", place);
-    for (const auto& result : train::list_in(entry, "results", place)) {
-      trial.results.push_back(result_in(result, place));
-    }
-    record.trials.push_back(std::move(trial));
+    record.trials.push_back(trial_in(entry, place));
+    require_recorded(record, record.trials.back(), place);
   }
   if (record.trials.empty()) train::fail(place, "no trial is in it");
   return record;

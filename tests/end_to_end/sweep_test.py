@@ -244,7 +244,8 @@ class Sweep(command.CommandTest):
         for metric in ("testing R2", "validation R2"):  # found before anything is trained
             out = metric.replace(" ", "-")
             none = self.sweep(self.file(f"metric = '{metric}'\n", settings, BASE + "validation = 0.1\n"), out, threads=2)
-            self.assert_refused(none, 2, ["all 2 trials failed", f"the metric {metric} is not one of this data"])
+            self.assert_refused(none, 2, ["all 2 trials failed", f"the metric {metric} is not one of this data",
+                                          "remedy: write metric = \"testing accuracy\""])
             self.assertFalse((self.folder / out / "trial-001").exists())
 
     def test_refusals(self):
@@ -262,6 +263,7 @@ class Sweep(command.CommandTest):
             result = run("sweep", self.file(halving, base=base + epochs), flags, "--out", self.folder / "halved")
             self.assert_refused(result, 2, ["halving to 2 epochs beside epochs = 3"])
         self.assert_refused(run("sweep"), 2, ["no sweep file"])
+        self.assert_refused(run("sweep", self.file(), "--out", self.folder / os.fsdecode(b"a-\xff")), 2, ["is not UTF-8"])
         self.assert_refused(run("train", self.file()), 2, [":7", "lockstep sweep"])
         self.assert_refused(run("sweep --show", self.folder), 65, ["sweep.json"])
         self.assert_refused(run("sweep", self.file(), "--show", self.folder), 2, ["--show", "takes nothing else"])
@@ -283,9 +285,19 @@ class Sweep(command.CommandTest):
         self.assert_refused(result, 2, [f"{trial}: holds a run", "--out"])
         self.assertEqual(sorted(trial.iterdir()), left)
         self.assert_ends(self.sweep(self.file("group = 2\n", one), threads=2), 0)
-        before["trials"][0]["state"] = "failed"
-        (self.folder / "out" / "sweep.json").write_text(json.dumps(before))
-        self.assert_refused(run("sweep --show", self.folder / "out"), 65, ["sweep.json", "a failed trial has exit_code 0"])
+        trial, result = before["trials"][0], before["trials"][0]["results"][0]
+        other = {**trial, "settings": {**trial["settings"], "momentum": "0.9"}}
+        for damaged, text in (({"trials": [{**trial, "state": "failed", "results": []}]}, "a failed trial has exit_code 0"),
+                              ({"trials": [{**trial, "state": "bogus"}]}, "the state 'bogus'"),
+                              ({"trials": [{**trial, "exit_code": 99999999999}]}, "greater than 255"),
+                              ({"trials": [{**trial, "results": []}]}, "a trial is finished, with 0 of 1 result"),
+                              ({"trials": [{**trial, "state": "waiting"}]}, "a trial is waiting, with 1 of 1 result"),
+                              ({"trials": [{**trial, "results": [result] * 2}]}, "with 2 of 1 result"),
+                              ({"trials": [trial, other]}, "values of different settings"),
+                              ({"metric": "testing auc"}, "a result has no testing auc")):
+            with self.subTest(text):
+                (self.folder / "out" / "sweep.json").write_text(json.dumps({**before, **damaged}))
+                self.assert_refused(run("sweep --show", self.folder / "out"), 65, ["sweep.json", text])
 
     def test_trials_of_other_data_are_refused(self):
         data = self.folder / "data"
@@ -303,7 +315,9 @@ class Sweep(command.CommandTest):
         self.succeed("generate", data, limits, "--seed 5")
         self.assert_ends(self.sweep(file, threads=2), 0)
         states = [(trial["state"], trial["reason"]) for trial in self.record()["trials"]]
-        self.assertEqual(states, [("finished", "")] * 2 + [("failed", f"the data is not that of trial-00{n}") for n in (1, 2)])
+        self.assertEqual(states, [("finished", "")] * 2 + [
+            ("failed", f"the data is not that of trial-00{n}; remedy: put back the data of before, or give another --out")
+            for n in (1, 2)])
         shutil.rmtree(data)
         self.succeed("generate", data, limits)
         self.assert_ends(self.sweep(file), 0)
