@@ -200,10 +200,12 @@ Syntax bench_syntax() {
       if (!syntax.takes(name)) syntax.settings.push_back(name);
     }
     for (const Flag& flag : own.flags) {
-      const auto same = [&](const Flag& other) { return other.name == flag.name; };
-      const bool is_new =
-          !syntax.takes(flag.name) && std::none_of(syntax.flags.begin(), syntax.flags.end(), same);
-      if (is_new) syntax.flags.push_back(flag);
+      const auto same = [&](const Flag& other) {
+        return other.name == flag.name && other.argument == flag.argument;
+      };
+      if (std::none_of(syntax.flags.begin(), syntax.flags.end(), same)) {
+        syntax.flags.push_back(flag);
+      }
     }
   }
   return syntax;

@@ -551,7 +551,8 @@ Syntax bench_collectives_syntax() {
   syntax.settings = {"ranks", "timeout"};
   syntax.flags = {
       {"operation", "all|NAME,...", joined(operations, ", ", &Operation::name), "all"},
-      {"backend", "all|NAME,...", "shared,mpi,tcp under a launcher, else threads", "all"},
+      {"backend", "all|threads|shared|mpi|tcp|NAME,...",
+       "all: shared, mpi and tcp under a launcher, else threads", "all"},
       {"redop", "sum|min|max", "of all_reduce", "sum"},
       {"min-bytes", "N", "least size of a buffer, such as 1K (1024)", "1K"},
       {"max-bytes", "N", "greatest size of a buffer, such as 64M", "64M"},

@@ -165,6 +165,14 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const Syntax& syntax
   try {
     auto result = options.parse(static_cast<int>(argv.size()), argv.data());
     if (!result.unmatched().empty()) refuse(options, command, result.unmatched().front());
+    const auto dashes = std::find(words.begin(), words.end(), "--");
+    for (const auto& argument : result.arguments()) {  // cxxopts takes --n for an operand
+      const std::string& word = argument.value();
+      const bool is_operand = argument.key() == "operand" && word.starts_with("--");
+      if (is_operand && std::find(words.begin(), dashes, word) != dashes) {
+        refuse(options, command, word);
+      }
+    }
     return result;
   } catch (const cxxopts::exceptions::exception& error) {
     throw ConfigError(error.what(), "`" + command + " --help` lists all flags");

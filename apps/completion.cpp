@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "apps/settings.hpp"
@@ -17,6 +18,7 @@ struct Completion {
   std::string name = {};  ///< without dashes
   std::string help = {};
   bool has_value = false;
+  bool is_switch = false;                ///< it may have =true or =false
   std::vector<std::string> values = {};  ///< words that it may take
   bool takes_path = false;
 };
@@ -31,7 +33,8 @@ bool is_word(const std::string& text) {
 Completion completion_of(const std::string& name, const std::string& argument,
                          const std::string& help) {
   Completion one = {.name = name, .help = help};
-  one.has_value = !argument.empty() && argument != "true|false";
+  one.is_switch = argument == "true|false";
+  one.has_value = !argument.empty() && !one.is_switch;
   std::istringstream parts(argument);
   for (std::string part; std::getline(parts, part, '|');) {
     if (is_word(part)) one.values.push_back(part);
@@ -41,17 +44,28 @@ Completion completion_of(const std::string& name, const std::string& argument,
   return one;
 }
 
+/// One for each flag; of flags that parts of `bench` share, with the words of all.
 std::vector<Completion> completions_of(const Syntax& syntax) {
   std::vector<Completion> all;
+  const auto add = [&all](Completion one) {
+    const auto same = std::find_if(all.begin(), all.end(),
+                                   [&](const Completion& other) { return other.name == one.name; });
+    if (same == all.end()) return all.push_back(std::move(one));
+    for (std::string& word : one.values) {
+      const auto& there = same->values;
+      const bool is_new = std::find(there.begin(), there.end(), word) == there.end();
+      if (is_new) same->values.push_back(std::move(word));
+    }
+  };
   for (const Setting& setting : settings()) {
     if (!syntax.takes(setting.name)) continue;
-    all.push_back(completion_of(setting.name, setting.argument, syntax.help_of(setting)));
+    add(completion_of(setting.name, setting.argument, syntax.help_of(setting)));
   }
   for (const Flag& flag : syntax.flags) {
-    all.push_back(completion_of(flag.name, flag.argument, flag.help));
+    add(completion_of(flag.name, flag.argument, flag.help));
   }
   if (!syntax.settings.empty()) {
-    all.push_back(completion_of(set_flag.name, set_flag.argument, set_flag.help));
+    add(completion_of(set_flag.name, set_flag.argument, set_flag.help));
   }
   all.push_back({.name = "help", .help = "show this"});
   return all;
@@ -65,12 +79,14 @@ std::vector<std::string> words_after(const Completed& command) {
 std::string bash_script(std::span<const Completed> commands) {
   std::string names;
   std::string words;
+  std::set<std::string> switches;
   std::map<std::string, std::map<std::string, std::string>> values;  // of a flag, by subcommand
   for (const Completed& command : commands) {
     names += (names.empty() ? "" : " ") + command.name;
     words += fmt::format("    {}) words=\"{}", command.name, fmt::join(words_after(command), " "));
     for (const Completion& one : completions_of(command.syntax)) {
       words += " --" + one.name;
+      if (one.is_switch) switches.insert("--" + one.name);
       if (!one.has_value) continue;
       values[one.name][command.name] = fmt::format(
           "words=\"{}\" paths={} ;;\n", fmt::join(one.values, " "), one.takes_path ? "yes" : "");
@@ -105,7 +121,11 @@ _lockstep() {{
 {words}    help) words="{names}" ;;
   esac
   case $assigned$current in
-    yes*) words="true false" ;;  # of a flag that needs no value
+    yes*)
+      words=
+      case " {switches} " in
+        *" $before "*) words="true false" ;;
+      esac ;;
     -*) ;;
     *) words=${{words%%--*}}
        [ "$COMP_CWORD" -eq 2 ] || words=
@@ -121,7 +141,8 @@ _lockstep() {{
 }}
 complete -F _lockstep lockstep
 )",
-                     fmt::arg("names", names), fmt::arg("values", cases), fmt::arg("words", words));
+                     fmt::arg("names", names), fmt::arg("values", cases), fmt::arg("words", words),
+                     fmt::arg("switches", fmt::join(switches, " ")));
 }
 
 /// `text` within single quotes; a backslash before each of `special`.

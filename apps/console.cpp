@@ -98,7 +98,8 @@ void Banner::print() const {
   std::size_t width = 10;
   for (const auto& [label, text] : rows) width = std::max(width, presentable(label).size());
   for (const auto& [label, text] : rows) {
-    fmt::print("  {:<{}} {}\n", presentable(label), width, presentable(text));
+    const std::string shown = label == whole ? presentable(text, text.size()) : presentable(text);
+    fmt::print("  {:<{}} {}\n", presentable(label), width, shown);
   }
   std::fflush(stdout);
 }
@@ -132,7 +133,9 @@ std::string schedule_picture(const optim::OptimizerOptions& options, std::uint64
     text += row == rows - 1 || row == 0 ? fmt::format("{:>10.3g} ", row == 0 ? 0 : top)
                                         : std::string(11, ' ');
     for (std::uint64_t column = 0; column < columns; ++column) {
-      const std::uint64_t step = (2 * column + 1) * steps / (2 * columns);
+      const std::uint64_t at = 2 * column + 1;  // of 2 * columns: (at * steps) would overflow
+      const std::uint64_t step =
+          steps / (2 * columns) * at + steps % (2 * columns) * at / (2 * columns);
       const double height = schedule.factor(step) * rows - row;
       const auto part = static_cast<std::size_t>(std::clamp(height * eighths, 0.0, 8.0));
       text += blocks[part];

@@ -24,6 +24,7 @@ Progress progress_of(const std::string& setting);
 struct Banner {
   std::string headline;
   std::vector<std::pair<std::string, std::string>> rows;
+  std::string whole = {};  ///< label of a row that is not shortened however long it is
 
   void print() const;
 };

@@ -304,8 +304,15 @@ int convert(const Arguments& arguments) {
   const data::DataSet from = open_source(arguments);
   data::require_files(train, from.train->records());
   data::require_files(test, from.test->records());
+  std::error_code ignored;
+  const bool is_new = !std::filesystem::exists(to, ignored);
   make_data_folder(to);
-  convert_both(from, train, test);
+  try {
+    convert_both(from, train, test);
+  } catch (const Error&) {
+    if (is_new) std::filesystem::remove(to, ignored);  // if it is empty
+    throw;
+  }
   print_what_is_lost(*from.train, train.format);
   return static_cast<int>(ExitCode::success);
 }

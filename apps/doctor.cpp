@@ -67,6 +67,7 @@ Syntax doctor_syntax() {
   syntax.other_help = {
       {"data", "data that all hosts must be able to read, and equally"},
       {"device", "cuda: look for ranks that share a GPU"},
+      {"seed", "of the test split"},
       {"threads", "threads of each rank's products in training"},
       {"timeout", "end with code 86 if the checks make no progress for N seconds"}};
   syntax.other_default = {{"data", "not checked"}};

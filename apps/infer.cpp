@@ -175,6 +175,7 @@ Syntax inference_syntax() {
   syntax.note = "(a checkpoint; or a run: its last one; or RUN/best: of its best epoch)";
   syntax.other_help = {
       {"seed", "of the test split"},
+      {"backend", "communication between ranks, as of training; nccl is refused"},
       {"timeout", "end the job with code 86 if a rank makes no progress for five times N seconds"}};
   syntax.other_default = {{"data", "required"},
                           {"seed", "that of training"},
@@ -331,6 +332,7 @@ void print_evaluation(const train::Evaluation& result, const std::vector<train::
   }
   if (job.saved.loss != nn::default_loss) table.rows.emplace_back("loss", job.saved.loss);
   table.rows.emplace_back("test", error_in_words(result, names_of(job.saved.info)));
+  table.whole = "test";  // a regression has its scores here, of each target
   table.rows.emplace_back("examples", fmt::format("each evaluated exactly once: ids digest {}",
                                                   to_hex(result.ids_digest)));
   table.print();

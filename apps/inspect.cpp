@@ -389,6 +389,7 @@ int inspect(const Arguments& arguments) {
   fs::path path = arguments.operand();
   if (path.empty()) throw ConfigError("nothing to inspect", "write `lockstep inspect PATH`");
   std::error_code ignored;
+  if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "runs/A/"
   if (path.filename() == "best" && !fs::exists(path, ignored)) path = train::find_checkpoint(path);
   const bool verify = arguments.given("verify");
   bool damaged = false;
@@ -437,6 +438,7 @@ Syntax inspect_syntax() {
   syntax.settings = {"format",     "classes",    "divide-by", "train-limit",
                      "test-limit", "test-split", "seed"};
   syntax.take_table_settings();
+  syntax.other_help = {{"seed", "of the test split"}};
   syntax.flags = {{"verify", "", "compare every file of checkpoints with its manifest"},
                   {"json", "", "print one JSON object"}};
   return syntax;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "apps/cli.hpp"
+#include "apps/flag_names.hpp"
 #include "apps/run_file.hpp"
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
@@ -491,7 +492,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
           fmt::format("{}, as {} times before: it is not started again\n"
                       "  remedy: look at what the ranks print, and at `lockstep "
                       "doctor {}`",
-                      how, failures - 1, run));
+                      how, failures - 1, in_shell(run)));
       return ended.code;
     }
     if (restarts == max_restarts) {
@@ -517,7 +518,13 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
 
 int launch_command(const std::vector<std::string>& words) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
-  const std::vector<std::string> own(words.begin(), dashes);
+  auto own_end = dashes;
+  if (dashes == words.end()) {  // the flags behind the first other word are the command's
+    own_end = std::find_if(words.begin(), words.end(),
+                           [](const std::string& word) { return !word.starts_with('-'); });
+    if (own_end != words.end()) ++own_end;
+  }
+  const std::vector<std::string> own(words.begin(), own_end);
   return run_on_rank_0(launch_syntax(), own, [&](const Arguments& arguments) {
     if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) {
       throw ConfigError("launch: mpirun has started it, so it could start no other",

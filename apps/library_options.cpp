@@ -129,9 +129,13 @@ Value value_of_word(std::string_view word,
 
 std::vector<std::string> column_names(const std::string& place, const std::string& text) {
   std::vector<std::string> names;
-  if (text.empty() || text == "none") return names;
+  if (text.empty()) return names;
   std::string scratch;
-  const auto fail = [&](const std::string& reason) { throw ConfigError(place + ": " + reason); };
+  const auto fail = [&](const std::string& reason) {
+    throw ConfigError(place + ": " + reason,
+                      "write names with commas between them, and one that has a comma or quotes "
+                      "within double quotes");
+  };
   const auto take = [&](std::size_t, std::string_view name) { names.emplace_back(trimmed(name)); };
   data::split_csv(text, ',', scratch, take, fail);
   return names;
@@ -143,15 +147,18 @@ data::DataSetOptions data_options(const RunConfig& config) {
       config.separator, {{"auto", '\0'}, {"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}});
   table.has_header = config.header == "first";
   table.task = data::task_named(config.task);
-  table.label_columns = column_names("label-column", config.label_column);
-  const auto weights = column_names("weight-column", config.weight_column);
+  const auto columns = [](const char* place, const std::string& text) {
+    return text == "none" ? std::vector<std::string>() : column_names(place, text);
+  };
+  table.label_columns = columns("`label_column`", config.label_column);
+  const auto weights = columns("`weight_column`", config.weight_column);
   if (weights.size() > 1) {
     throw ConfigError("`weight_column=" + config.weight_column + "`: more than one column",
                       "name one");
   }
   if (!weights.empty()) table.weight_column = weights.front();
-  table.ignored = column_names("ignore-columns", config.ignore_columns);
-  table.categories = column_names("category-columns", config.category_columns);
+  table.ignored = columns("`ignore_columns`", config.ignore_columns);
+  table.categories = columns("`category_columns`", config.category_columns);
   table.missing = *data::missing_named(config.missing);
   if (config.standardize != "auto") table.standardize = config.standardize == "true";
   data::DataSetOptions options;

@@ -17,7 +17,7 @@
 
 namespace lockstep::apps {
 
-/// The configured network, for examples of `shape` (data::Source::shape()) and `classes` classes.
+/// The configured network, for examples of `shape` (data::Source::shape()), with `outputs` outputs.
 ///
 /// Errors   throws ConfigError: settings of one model given with another, no list of layers for
 ///          model layers, a layer that does not fit its input.
@@ -45,7 +45,7 @@ struct TrainingPlan {
 };
 
 /// The names in a list of columns, as a line of CSV has them: a name with a comma stands in double
-/// quotes. None for "none". Throws ConfigError, with `place`, for quotes that do not match.
+/// quotes. Throws ConfigError, with `place`, for quotes that do not match.
 std::vector<std::string> column_names(const std::string& place, const std::string& text);
 
 /// How the data of `config` is read. Throws ConfigError for lists of columns. Local.

@@ -69,15 +69,16 @@ NetworkTable table_of(const RunConfig& config) {
   return table;
 }
 
-std::string count_text(double count) { return grouped(static_cast<std::uint64_t>(count)); }
-
 std::vector<std::string> cells_of(const std::string& label, const Row& row) {
   return {label, row.output, count_text(row.parameters), count_text(row.flops),
           bytes_text(row.bytes)};
 }
 
 nlohmann::ordered_json json_of(const Row& row) {
-  const auto whole = [](double count) { return static_cast<std::uint64_t>(count); };
+  const auto whole = [](double count) {
+    return count < 0x1p63 ? nlohmann::ordered_json(static_cast<std::uint64_t>(count))
+                          : nlohmann::ordered_json(count);
+  };
   return {{"parameters", whole(row.parameters)},
           {"trainable_parameters", whole(row.trained)},
           {"flops", whole(row.flops)},

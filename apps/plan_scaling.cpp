@@ -77,24 +77,19 @@ std::optional<double> dominated_from(const std::vector<ScalingRow>& rows,
   return found->fixed.ranks;
 }
 
-std::string count(double number) {
-  if (!(number < 1e18)) return fmt::format("{:.3g}", number);
-  return grouped(static_cast<std::uint64_t>(std::llround(number)));
-}
-
 void add_cells(std::vector<std::string>& cells, const Layout& layout, const PredictedStep& step,
                double rate_of_a_rank) {
   const double rate = rate_of(layout, step);
   cells.insert(cells.end(), {fmt::format("{:.3f} ms", 1e3 * step.total()),
-                             fmt::format("{:.0f} %", 100 * step.share()), count(rate),
+                             fmt::format("{:.0f} %", 100 * step.share()), count_text(rate),
                              fmt::format("{:.0f} %", 100 * rate / layout.ranks / rate_of_a_rank)});
 }
 
 std::string dominance_text(const std::string& what, std::optional<double> ranks, double max) {
   return ranks ? fmt::format("{}: communication takes more than half of the step from {} ranks on",
-                             what, count(*ranks))
-               : fmt::format("{}: communication takes no more than half of the step on {} ranks",
-                             what, count(max));
+                             what, count_text(*ranks))
+               : fmt::format("{}: communication takes no more than half of the step on {}", what,
+                             counted(static_cast<std::uint64_t>(max), "rank"));
 }
 
 nlohmann::ordered_json json_of(const Layout& layout, const PredictedStep& step) {
@@ -133,8 +128,8 @@ const std::vector<Flag>& scaling_flags() {
 }
 
 ScalingArguments scaling_arguments(const Arguments& given) {
-  const std::set<std::string> heeded = {"predict",       "ranks", "batch-size", "ranks-a-host",
-                                        "between-hosts", "json",  "set"};
+  const std::set<std::string> heeded = {"predict",      "ranks",         "batch-size",
+                                        "ranks-a-host", "between-hosts", "json"};
   for (const auto* pairs : {&given.settings, &given.flags}) {
     for (const auto& [name, value] : *pairs) {
       if (heeded.contains(name)) continue;
@@ -158,21 +153,29 @@ ScalingArguments scaling_arguments(const Arguments& given) {
   return arguments;
 }
 
+std::string count_text(double number) {
+  if (!(number < 1e18)) return fmt::format("{:.3g}", number);
+  return grouped(static_cast<std::uint64_t>(std::llround(number)));
+}
+
 void print_scaling(const ScalingArguments& arguments) {
   const train::MeasuredStep measured = train::read_measured_step(arguments.file);
   const auto rows = scaling_rows(arguments, measured);
   if (arguments.json) return print_json(rows, measured);
   const Layout& first = rows.front().fixed;
-  const std::string fixed = fmt::format("batch {}", count(first.batch));
-  const std::string growing = fmt::format("{:.4g} a rank", first.batch / first.ranks);
+  const std::string fixed = fmt::format("batch {}", count_text(first.batch));
+  const double each = first.batch / first.ranks;
+  const bool is_whole = each == std::floor(each);
+  const std::string growing =
+      (is_whole ? count_text(each) : fmt::format("{:.4g}", each)) + " a rank";
   Banner banner;
   banner.headline =
       fmt::format("lockstep {}: the step of {} on more ranks", version, arguments.file);
   banner.rows = {
       {"measured",
-       fmt::format("{} parameters on {} at batch {}, backend {}", count(measured.weights),
+       fmt::format("{} parameters on {} at batch {}, backend {}", count_text(measured.weights),
                    counted(static_cast<std::uint64_t>(measured.ranks), "rank"),
-                   count(measured.batch), printable(measured.backend))},
+                   count_text(measured.batch), printable(measured.backend))},
       {"hosts", fmt::format("{} each; {:.3g} us and {:.3g} GB/s between them",
                             counted(arguments.ranks_a_host, "rank"), 1e6 * arguments.latency,
                             1e-9 * arguments.bandwidth)}};
@@ -184,7 +187,8 @@ void print_scaling(const ScalingArguments& arguments) {
   const double rate_of_a_rank = rate_of(first, rows.front().of_fixed) / first.ranks;
   for (const ScalingRow& row : rows) {
     std::vector<std::string>& cells = lines.emplace_back();
-    cells = {count(row.fixed.ranks), count(std::ceil(row.fixed.ranks / row.fixed.ranks_a_host))};
+    cells = {count_text(row.fixed.ranks),
+             count_text(std::ceil(row.fixed.ranks / row.fixed.ranks_a_host))};
     add_cells(cells, row.fixed, row.of_fixed, rate_of_a_rank);
     add_cells(cells, row.growing, row.of_growing, rate_of_a_rank);
   }

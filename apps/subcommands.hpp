@@ -71,7 +71,7 @@ int doctor_command(const std::vector<std::string>& words);
 int launch_command(const std::vector<std::string>& words);
 
 /// Prints what a run, a checkpoint, a folder of them or a data set contains. Without MPI. Returns
-/// 0, or 65 if a checkpoint is damaged.
+/// 0, or 65 if a checkpoint or summary.json is damaged.
 int inspect_command(const std::vector<std::string>& words);
 
 /// Finds the first recorded point where two runs differ. Without MPI. Returns 0 if they are equal

@@ -283,10 +283,11 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
                counted(steps, "step"));
-    if (has_report_) {
-      fmt::print("no report: `lockstep evaluate {} --data ... --report` prints one\n",
-                 in_shell(resume_->run.string()));
-    }
+  }
+  if (has_report_ && comm.rank() == 0) {
+    launching::print_warning(
+        fmt::format("no report: `lockstep evaluate {} --data ... --report` prints one",
+                    in_shell(resume_->run.string())));
   }
   return false;
 }

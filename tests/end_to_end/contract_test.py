@@ -87,6 +87,11 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("compare a b --jsn", ["jsn", "--json"]),
     ("plot", ["no run folder", "lockstep plot RUN"]),
     ("plot --out a.png", ["--out", "'--output'"]),
+    ("train --n 4", ["unknown flag '--n'", "'--ranks'"]),
+    ("evaluate --y=4", ["unknown flag '--y=4'"]),
+    ("launch mpirun -n 2 lockstep train", ["1 word: mpirun", "-- COMMAND"]),
+    ("launch --max-restarts 3 mpirun -n 2 lockstep train", ["no command", "behind --"]),
+    ('train --data a.csv --label-column "a', ["--label-column: a quote is opened", "within double quotes"]),
 ]
 RUN_FILE_ERRORS = [  # text of the run file, what the message must name
     ("seed = 1\nbach-size = 3\n", ["bad.toml:2", "bach-size", "'batch-size'"]),
@@ -306,10 +311,10 @@ class RunDirectory(command.CommandTest):
     def test_one_that_cannot_be_written(self):
         file = self.folder / "file"
         file.write_text("")
-        for path, options in (("/proc/x", {}), (file, {}), (file / "run", {"threads": 3}),
-                              ("/proc/x", {"ranks": 2})):
+        for path, flags, options in (("/proc/x", "", {}), (file, "--dry-run", {}), (file / "run", "", {"threads": 3}),
+                                     (file / "run/below", "--dry-run", {"ranks": 2}), ("/proc/x", "", {"ranks": 2})):
             with self.subTest(path=path, **options):
-                result = run("train", SMALL, "--run-dir", Path(path), **options)
+                result = run("train", SMALL, flags, "--run-dir", Path(path), **options)
                 self.assert_refused(result, 74, [path, "remedy"])
 
 

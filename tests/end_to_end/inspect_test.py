@@ -59,6 +59,8 @@ class Inspect(command.CommandTest):
             + [["c", "no step recorded", None, None, None, None, None]])
         (folder / "c" / "summary.json").write_text(json.dumps({**summaries[0], "status": "running"}))
         self.assertEqual(self.inspected(folder)["runs"][2]["state"], "not complete (running)")
+        best = self.inspected(folder / "b/best")
+        self.assertEqual(self.inspected(f"{folder}/b/best/"), best)
         self.assert_refused(run("inspect", folder, "--verify"), 2, ["--verify", "name one of its runs"])
         self.assert_refused(run("inspect", folder, "--classes 3"), 2, ["--classes", "a folder of them"])
         (folder / "b" / "summary.json").write_text("{")

@@ -234,7 +234,7 @@ class Launch(command.CommandTest):
         self.assert_ends(command.call([str(command.binary), "launch", "--max-restarts", "0", "--", *job]), 0)
 
     def test_refusals(self):
-        self.assert_refused(run("launch train x"), 2, ["2 words: train x", "-- COMMAND"])
+        self.assert_refused(run("launch train x"), 2, ["1 word: train", "-- COMMAND"])
         self.assert_refused(run("launch"), 2, ["no command", "--"])
         self.assert_refused(run("launch -- true", ranks=2), 2, ["mpirun has started it", "launch -- mpirun"])
         self.assert_refused(run("launch -- mpirun lockstep train"), 2, ["no --run-dir", "remedy"])

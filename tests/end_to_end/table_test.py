@@ -126,6 +126,17 @@ class Tables(command.CommandTest):
                           for row in classes}, expected)
         of_training, _ = self.trained(rows, SPLIT, "--report", name="reported")
         self.assert_says(of_training.result.out, ["precision", "weighted avg", "Edelweiß"], of_training.result)
+        complete = self.succeed("train --resume", of_training.folder, "--report --progress off")
+        self.assert_says(complete.err, ["no report", f"evaluate {of_training.folder}"], complete)
+
+    def test_the_scores_of_many_targets(self):
+        names = [f"target-{i}" for i in range(60)]
+        data = self.write("\n".join(",".join(map(str, row)) for row in
+                                    [["x", *names], *([i, *(i * (k + 1) % 17 for k in range(60))] for i in range(80))]))
+        made = self.train("--data", data, "--label-column", ",".join(names), "--task regression --test-split 0.25 --layers 4 "
+                          "--epochs 1", name="many")
+        shown = self.succeed("evaluate", made.folder, "--data", data, "--test-split 0.25")
+        self.assert_says(shown.out, names, shown)
 
     def test_a_report_of_too_many_classes(self):
         text = "x,label\n" + "".join(f"{i},{i}\n" for i in range(257)) * 2

@@ -144,7 +144,8 @@ class Completion(command.CommandTest):
         (self.folder / "some folder").mkdir()
         cases = {("tr",): ["train"], ("train", "--shu"): ["--shuffle"], ("train", "--shuffle", ""): ["global", "none"],
                  ("train", "--shuffle", "=", "gl"): ["global"], ("evaluate", "--repo"): ["--report"],
-                 ("train", "--nesterov", "=", ""): ["true", "false"],
+                 ("train", "--nesterov", "=", ""): ["true", "false"], ("train", "--report", "=", ""): [],
+                 ("bench", "collectives", "--backend", "t"): ["threads", "tcp"],
                  ("evaluate", "--label"): [], ("bench", "da"): ["data"], ("completion", "z"): ["zsh"],
                  ("train", "--data", "so"): ["some folder"], ("train", "--survive", "--epo"): ["--epochs"],
                  ("convert", "--format", "n"): ["npy"], ("convert", "--format", "c"): ["csv"],
