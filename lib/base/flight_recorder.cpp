@@ -139,8 +139,7 @@ double last_record(const Flight& flight) noexcept {
 
 std::string flight_name(int rank) {
   constexpr std::size_t width = 5;
-  const std::string digits = std::to_string(rank);
-  return "rank-" + std::string(width - std::min(width, digits.size()), '0') + digits;
+  return "rank-" + zero_padded(static_cast<std::uint64_t>(rank), width);
 }
 
 Flight read_flight(const std::filesystem::path& path) {

@@ -23,6 +23,9 @@ std::string grouped(std::uint64_t number);
 /// 1 -> "1 step", 1407 -> "1,407 steps".
 std::string counted(std::uint64_t number, std::string_view noun);
 
+/// 7 -> "007" of width 3; a longer number as it is.
+std::string zero_padded(std::uint64_t number, std::size_t width);
+
 /// 3,140,608 -> "3.1 MB"; in powers of 1000.
 std::string bytes_text(double bytes);
 

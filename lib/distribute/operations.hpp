@@ -192,8 +192,8 @@ DTensor<T> elementwise(const DTensor<T>& tensor, Function function, Derivative d
                            }));
 }
 
-/// Each element times, or plus, a number; and -a, and a number minus each element. The layout
-/// stays.
+/// Each element times, divided by, or plus a number; and -a, and a number minus each element. The
+/// layout stays.
 template <Differentiable T>
 DTensor<T> operator*(const DTensor<T>& a, std::type_identity_t<T> factor);
 template <Differentiable T>

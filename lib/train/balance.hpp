@@ -18,8 +18,8 @@ namespace lockstep::train {
 ///
 /// Source   greedy list scheduling, which is optimal for tasks of equal size: each leaf goes to the
 ///          rank that would be finished with it first. Ranks exchange a sum for each subtree of
-///          their leaves, so runs of 2, 4, ... leaves are dealt instead, the longest ones that take
-///          at most a tenth longer.
+///          their leaves, so runs of 2, 4, ... leaves are dealt instead, the longest ones with
+///          which the slowest rank takes at most 1/0.9 of its time with single leaves.
 std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& shares,
                                            std::vector<double> seconds,
                                            std::uint64_t largest_share);

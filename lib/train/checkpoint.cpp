@@ -273,8 +273,7 @@ bool has_checkpoint(const std::filesystem::path& run) noexcept {
 
 std::string checkpoint_name(std::uint64_t step) {
   constexpr std::size_t width = 8;
-  const std::string digits = std::to_string(step);
-  return "step-" + std::string(width - std::min(width, digits.size()), '0') + digits;
+  return "step-" + zero_padded(step, width);
 }
 
 Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its_loss,

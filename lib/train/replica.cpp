@@ -1,7 +1,6 @@
 #include "lockstep/train/replica.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <new>
 
 #include "lockstep/base/hash.hpp"

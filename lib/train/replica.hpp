@@ -266,7 +266,8 @@ class Replica {
   /// a table are as its TableSchema describes. The same holds for outputs() and probabilities().
   ///
   /// Shapes   features [b, shape.features] row-major, any b; returns [b].
-  /// Errors   throws ConfigError for other shapes, and for a loss of values or several labels.
+  /// Errors   throws ConfigError for other shapes, and for a loss of values or several labels. Of a
+  ///          checkpoint whose loss is not built in, and not given, labels are assumed.
   /// Ranks    local; collective over "model" of a mesh.
   std::vector<std::int32_t> predict(std::span<const float> features);
 
@@ -282,7 +283,8 @@ class Replica {
   /// Returns the probability of each class for each example, the softmax of the outputs; of several
   /// labels that of each label, the sigmoid of its output.
   ///
-  /// Shapes, errors, ranks   as outputs(); also throws ConfigError for a loss of values.
+  /// Shapes, errors, ranks   as outputs(); also throws ConfigError for a loss of values. A loss
+  /// that is not known is one of labels: see predict().
   std::vector<float> probabilities(std::span<const float> features);
 
   /// Copies the weights from the device to network(). Local.

@@ -24,9 +24,9 @@ namespace {
 
 /// Part `part` of `parts` of a block.
 Range slice_of(std::size_t length, int part, int parts) {
-  const auto number = static_cast<std::size_t>(part);
-  const auto of = static_cast<std::size_t>(parts);
-  return {length * number / of, length * (number + 1) / of};
+  const auto number = static_cast<std::uint64_t>(part);
+  const auto of = static_cast<std::uint64_t>(parts);
+  return {share_begin(length, number, of), share_begin(length, number + 1, of)};
 }
 
 }  // namespace

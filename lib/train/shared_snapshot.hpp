@@ -40,7 +40,8 @@ class Snapshot {
   /// of the ranks of a host, each of which has a snapshot of the same blocks; nullopt: its own.
   /// `optimizer`: null for the weights alone.
   ///
-  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor.
+  /// Errors   throws std::bad_alloc; std::invalid_argument for a sharded tensor; ConfigError for
+  ///          more tensors than a checkpoint can name.
   Snapshot(const nn::NetworkShape& shape, const nn::Loss<float>& loss,
            const nn::ParameterLayout<float>& layout, const optim::OptimizerOptions* optimizer,
            std::optional<comm::SharedRegion> region = std::nullopt);
