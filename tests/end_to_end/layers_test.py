@@ -75,8 +75,11 @@ class Layers(command.CommandTest):
         self.assertEqual(len(found), 1)
 
     def test_allreduce(self):
+        canonical = self.train(self.run_file(), FEW, threads=2, name="canonical")
         run = self.train(self.run_file(), FEW, "--reduction allreduce", threads=2)
-        self.assertLess(run.losses[-1], run.losses[0] * 1.1)
+        self.assertEqual(len(run.losses), len(canonical.losses))
+        for loss, expected in zip(run.losses, canonical.losses):
+            self.assertAlmostEqual(loss, expected, delta=1e-4 * expected)
 
     def test_printed_lists_are_run_files(self):
         printed = self.succeed("train", self.run_file(), "--print-config").out
