@@ -1,6 +1,6 @@
 // Fault injection: makes `lockstep train` fail on purpose, in builds with LOCKSTEP_FAULT_INJECTION
-// (the presets with tests). In other builds nothing of it is compiled, and the variable has no
-// effect.
+// (the presets dev, asan, tsan and cuda). In other builds nothing of it is compiled, and the
+// variable has no effect.
 //
 //   LOCKSTEP_FAULT="FAULT:KEY=VALUE,KEY=VALUE;FAULT:..."
 //
