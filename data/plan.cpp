@@ -16,10 +16,6 @@ namespace {
 
 constexpr std::uint64_t max_examples = std::uint64_t{1} << 63;
 
-std::uint64_t round_up(std::uint64_t count, std::uint64_t leaf) noexcept {
-  return ceil_divide(count, leaf) * leaf;
-}
-
 void require_whole_files(const PlanOptions& options) {
   const auto& files = options.file_records;
   const auto sum = std::accumulate(files.begin(), files.end(), std::uint64_t{0});

@@ -84,9 +84,6 @@ PolicyChoice choose_policy(ShardPolicy asked, std::uint64_t files, std::uint64_t
 /// Throws ConfigError unless 0 <= worker < workers.
 void require_worker(std::uint64_t worker, std::uint64_t workers);
 
-/// a / b, rounded up; b >= 1.
-std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept;
-
 /// The most examples of an automatic leaf, by the precision of the products: a chunk of a chain in
 /// bf16, and a tile of AMX, has 32 terms.
 constexpr std::uint64_t float32_leaf = 16;
@@ -296,8 +293,8 @@ struct PlanOptions {
 /// a <- a + 0, which equal `a` unless a is -0, and the summation tree as a + 0. A chain begins with
 /// +0, and a sum rounded to nearest is -0 only if both terms are -0, or if a negative result
 /// underflows; then the sign of the zero may become +, which does not change the weight update.
-/// Losses are never negative, so their sums are exact. The plan alone determines which rows are
-/// zero, so every rank evaluates the same expression.
+/// A row without an example adds a loss of +0, which changes no bit of a sum. The plan alone
+/// determines which rows are zero, so every rank evaluates the same expression.
 class Plan {
  public:
   /// Throws ConfigError if batch_size or ranks is 0, if choose_policy() throws, for `balanced` with

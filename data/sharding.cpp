@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/plan.hpp"
 
@@ -228,11 +229,6 @@ std::uint64_t StreamSteps::filled_steps(std::uint64_t rank) const noexcept {
   const std::uint64_t length = lengths_[rank];
   if (rule_ == Rebatch::balanced) return balanced_.filled(rank, length);
   return length / batch_size_ * full_steps_ + filled_pieces(length % batch_size_, 1, ranks());
-}
-
-/// Avoids the overflow of (a + b - 1) / b.
-std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept {
-  return a / b + (a % b == 0 ? 0 : 1);
 }
 
 std::uint64_t automatic_leaf(std::uint64_t examples, std::uint64_t most) noexcept {

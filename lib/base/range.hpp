@@ -1,4 +1,4 @@
-// A half-open interval of whole numbers.
+// A half-open interval of whole numbers, and how such numbers are divided.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,16 @@ struct Range {
 constexpr std::uint64_t share_begin(std::uint64_t count, std::uint64_t part,
                                     std::uint64_t parts) noexcept {
   return count / parts * part + count % parts * part / parts;
+}
+
+/// a / b, rounded up; b >= 1.
+constexpr std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) noexcept {
+  return a / b + (a % b == 0 ? 0 : 1);
+}
+
+/// The least multiple of `unit` that is at least `count`.
+constexpr std::uint64_t round_up(std::uint64_t count, std::uint64_t unit) noexcept {
+  return ceil_divide(count, unit) * unit;
 }
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/distribute/dataset.hpp"
 
@@ -176,7 +177,7 @@ class BatchesOf final : public Reader {
   }
   std::optional<std::uint64_t> batches_of(std::optional<std::uint64_t> examples) const {
     if (!examples || *examples == endless) return examples;
-    return data::ceil_divide(*examples, size_);
+    return ceil_divide(*examples, size_);
   }
 
   void append(Range positions, std::vector<Any>& elements) {
@@ -291,7 +292,7 @@ class Sharded final : public Reader {
   std::optional<std::uint64_t> size() const override {
     const auto all = from_->size();
     if (!all || *all == endless) return all;
-    return *all <= index_ ? 0 : data::ceil_divide(*all - index_, count_);
+    return *all <= index_ ? 0 : ceil_divide(*all - index_, count_);
   }
   Item at(std::uint64_t index) override { return from_->at(index * count_ + index_); }
 

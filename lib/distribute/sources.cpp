@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/batches.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/plan.hpp"
@@ -164,7 +165,7 @@ class SourceBatches final : public IndexedReader {
     if (drop_remainder) examples_ -= examples_ % size_;
   }
 
-  std::optional<std::uint64_t> size() const override { return data::ceil_divide(examples_, size_); }
+  std::optional<std::uint64_t> size() const override { return ceil_divide(examples_, size_); }
 
   Item at(std::uint64_t index) override {
     const std::uint64_t begin = index * size_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/nn/parameters.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
@@ -20,6 +21,8 @@
 #include "lockstep/numerics/products.hpp"
 
 namespace lockstep::nn {
+using lockstep::apply_relu_gradient;
+
 /// Sums terms over all examples of the global batch: in order within a leaf, then in the balanced
 /// binary tree over leaves, like gradients, but in double. One fixed expression, so the bits depend
 /// neither on the number of ranks nor on the distribution of examples over ranks.
@@ -204,9 +207,9 @@ class Layer {
                                 Matrix<const Real> /*dz*/, std::size_t /*leaf*/,
                                 const GradientSlice<Real>& /*out*/) {}
 
-  /// Called after the backward pass of a step, unless the layer is frozen. May change the layer's
-  /// tensors (from index `tensor`) whose gradients are always zero; the change must be the same on
-  /// every rank.
+  /// Called after the backward pass of a step, unless the layer is frozen or has no tensors. May
+  /// change the layer's tensors (from index `tensor`) whose gradients are always zero; the change
+  /// must be the same on every rank.
   virtual void end_training_pass(ParameterBlock<Real>& /*block*/, std::size_t /*tensor*/) {}
 
  private:
@@ -218,15 +221,6 @@ class Layer {
 template <class Real>
 Matrix<Real> reshape_to_columns(std::size_t cols, Matrix<Real> matrix) {
   return {matrix.data, matrix.rows * (matrix.cols / cols), cols};
-}
-
-/// Multiplies dx by the derivative of `below`, the activation that computed x.
-template <class Real>
-void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx) {
-  if (below != Activation::relu) return;
-  const auto in = x.flat();
-  const auto out = dx.flat();
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : Real{0};
 }
 
 /// Number of rows whose terms of a gradient are in scratch memory together, at `row` terms per row:
@@ -243,7 +237,7 @@ template <class Real, class Sum>
 void sum_by_pieces(std::size_t rows, std::size_t piece, Scratch<Real>& scratch, std::span<Real> out,
                    Sum sum) {
   if (rows <= piece) return sum(Range{0, rows}, out);
-  const std::size_t pieces = (rows + piece - 1) / piece;
+  const std::size_t pieces = ceil_divide(rows, piece);
   const auto waiting = scratch.get(Scratch<Real>::waiting, tree_slots(pieces) * out.size());
   sum_tree(pieces, waiting, out, [&](std::size_t q, std::span<Real> into) {
     sum(Range{q * piece, std::min((q + 1) * piece, rows)}, into);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/numerics/threads.hpp"
@@ -82,7 +83,7 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
   const auto place_matrix = [&](std::size_t width) {
     widths_.push_back(width);
     starts_.push_back(end);
-    end += (rows * width + line - 1) / line * line;
+    end += round_up(rows * width, line);
   };
   place_matrix(shape.features);
   for (const Placed& placed : layers_) place_matrix(placed.layer->outputs());

@@ -4,23 +4,21 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/base/range.hpp"
+
 namespace lockstep::nn {
 namespace {
 
 constexpr std::size_t line = 16;  // elements: one cache line of floats
-
-std::size_t rounded_up(std::size_t count, std::size_t unit) {
-  return (count + unit - 1) / unit * unit;
-}
 
 /// Sets the offsets; returns the length of the block.
 std::size_t lay_out(std::vector<ParameterSpec>& tensors, std::size_t slices) {
   std::size_t at = 0;
   for (ParameterSpec& tensor : tensors) {
     tensor.offset = at;
-    at += rounded_up(tensor.stored, line);
+    at += round_up(tensor.stored, line);
   }
-  return rounded_up(at, line * slices);
+  return round_up(at, line * slices);
 }
 
 }  // namespace

@@ -110,11 +110,7 @@ class LibraryProducts final : public Products<Real> {
     require_whole(part, dx);
     if (dx.rows == 0) return;
     gemm(Form::plain, dz, Form::transposed, matrix(w), part.output, dx);
-    if (below == Activation::relu) {
-      const auto out = dx.flat();
-      const auto in = x.flat();
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : 0;
-    }
+    apply_relu_gradient(below, x, dx);
   }
 
   void backward_weights(Matrix<const Real> x, Matrix<const Real> dz, std::size_t, Range slice,

@@ -16,6 +16,15 @@ namespace lockstep {
 /// The function applied to every output: z itself, or max(z, 0).
 enum class Activation { identity, relu };
 
+/// Multiplies dx by the derivative of `below`, the activation that computed x.
+template <class Real>
+void apply_relu_gradient(Activation below, Matrix<const Real> x, Matrix<Real> dx) {
+  if (below != Activation::relu) return;
+  const auto in = x.flat();
+  const auto out = dx.flat();
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] > 0 ? out[i] : Real{0};
+}
+
 /// Whether a product overwrites the result or is added to the values in it (beta = 0 or 1). A sum
 /// over inputs (outputs, in backward_input) can so be split between calls: strict products give the
 /// same bits as one call.
@@ -111,8 +120,8 @@ enum class Simd { automatic, scalar, avx2, avx512, neon };
 /// "AVX2", "AVX-512" or "NEON"; "scalar", "automatic".
 const char* simd_name(Simd simd) noexcept;
 
-/// Whether strict products leave out terms with a factor that is exactly zero, or compute them: the
-/// same bits, since weights are finite: such a term adds a zero.
+/// Whether strict products may leave out terms with a factor that is exactly zero. The bits are the
+/// same: weights are finite, so that such a term adds a zero.
 enum class Zeros { automatic, dense };
 
 /// Weights in panels. In float32 every element is a fixed expression: a chain of fused

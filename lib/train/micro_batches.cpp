@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "lockstep/base/range.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/optim/optimizer.hpp"
 #include "lockstep/train/evaluation.hpp"
@@ -18,7 +19,7 @@ bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept {
 
 std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept {
   const std::size_t each = node_rows(limit, leaf);
-  return rows <= each ? 0 : tree_slots((rows + each - 1) / each);
+  return rows <= each ? 0 : tree_slots(ceil_divide(rows, each));
 }
 
 MicroBatches::MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan)
@@ -48,7 +49,7 @@ void MicroBatches::begin(const data::Batch& batch, std::uint64_t step) {
 void MicroBatches::sum(Range rows, std::span<float> sums, PhaseSeconds& seconds) {
   const std::size_t each = node_rows(limit_, batch_->leaf);
   if (rows.size() <= each) return compute(rows, sums, seconds);
-  const std::size_t parts = (rows.size() + each - 1) / each;
+  const std::size_t parts = ceil_divide(rows.size(), each);
   const std::size_t needed = tree_slots(parts) * sums.size();
   if (waiting_.size() < needed) waiting_ = AlignedBuffer<float>(needed);
   sum_tree(parts, waiting_.span().first(needed), sums, [&](std::uint64_t part, auto into) {

@@ -4,6 +4,7 @@
 #include <new>
 #include <optional>
 
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/shared.hpp"

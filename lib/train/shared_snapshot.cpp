@@ -8,6 +8,7 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::train {
@@ -16,7 +17,7 @@ namespace {
 constexpr std::size_t snapshots = 2;
 constexpr std::size_t page = 4096;
 
-std::size_t rounded_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::size_t whole_pages(std::size_t bytes) { return round_up(bytes, page); }
 
 }  // namespace
 
@@ -29,19 +30,19 @@ struct SharedSnapshot::Record {
 SharedSnapshot::SharedSnapshot(comm::Communicator& comm, std::size_t length)
     : length_(length),
       ranks_(static_cast<std::size_t>(comm.place().local_ranks)),
-      region_(comm::share_on_host(comm, snapshots * (rounded_up(ranks_ * sizeof(Record)) +
-                                                     3 * rounded_up(length * sizeof(float))))) {}
+      region_(comm::share_on_host(comm, snapshots * (whole_pages(ranks_ * sizeof(Record)) +
+                                                     3 * whole_pages(length * sizeof(float))))) {}
 
 SharedSnapshot::Record& SharedSnapshot::record(std::size_t snapshot,
                                                std::size_t rank) const noexcept {
-  std::byte* const first = region_.data() + snapshot * rounded_up(ranks_ * sizeof(Record));
+  std::byte* const first = region_.data() + snapshot * whole_pages(ranks_ * sizeof(Record));
   return reinterpret_cast<Record*>(first)[rank];
 }
 
 StateBlocks SharedSnapshot::blocks(std::size_t snapshot) const noexcept {
-  const std::size_t block = rounded_up(length_ * sizeof(float));
+  const std::size_t block = whole_pages(length_ * sizeof(float));
   const auto at = [&](std::size_t i) {
-    std::byte* const first = region_.data() + snapshots * rounded_up(ranks_ * sizeof(Record)) +
+    std::byte* const first = region_.data() + snapshots * whole_pages(ranks_ * sizeof(Record)) +
                              (3 * snapshot + i) * block;
     return std::span(reinterpret_cast<float*>(first), length_);
   };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/integrity.hpp"
 
@@ -37,7 +38,7 @@ class Pieces {
     height_ = std::min(rows, whole(area / static_cast<double>(width_), row_unit));
   }
 
-  std::size_t count() const noexcept { return down() * ((columns_ + width_ - 1) / width_); }
+  std::size_t count() const noexcept { return down() * ceil_divide(columns_, width_); }
   std::size_t most_values() const noexcept { return height_ * width_; }
 
   /// Those of the same columns follow each other: they take the same weights.
@@ -47,7 +48,7 @@ class Pieces {
   }
 
  private:
-  std::size_t down() const noexcept { return (rows_ + height_ - 1) / height_; }
+  std::size_t down() const noexcept { return ceil_divide(rows_, height_); }
   static Range cut(std::size_t index, std::size_t length, std::size_t end) noexcept {
     return {index * length, std::min(end, (index + 1) * length)};
   }
@@ -125,7 +126,7 @@ class ShardedDense final : public nn::Layer<float> {
       return pass.products.forward(x, weights(pass), activation_, y);
     }
     if (sharding_ == Sharding::gathered_columns) return forward_gathered(pass, x, y);
-    go_on_over_ranks(y, [&](Range rows, const Part& part) {
+    accumulate_over_ranks(y, [&](Range rows, const Part& part) {
       pass.products.forward(x.slice(rows), weights(pass),
                             last() ? activation_ : Activation::identity, y.slice(rows), part);
     });
@@ -137,7 +138,7 @@ class ShardedDense final : public nn::Layer<float> {
       return pass.products.backward_input(dz, weights(pass), x, below, dx);
     }
     const auto mine = own_columns(pass, dz);
-    go_on_over_ranks(dx, [&](Range rows, const Part& part) {
+    accumulate_over_ranks(dx, [&](Range rows, const Part& part) {
       pass.products.backward_input(mine.slice(rows), weights(pass), x.slice(rows),
                                    last() ? below : Activation::identity, dx.slice(rows), part);
     });
@@ -195,7 +196,7 @@ class ShardedDense final : public nn::Layer<float> {
   /// Fills `sums` on every rank: compute(rows, part) adds this rank's terms to a piece of it. In
   /// round t rank r computes piece t - r, concurrently with the other ranks, and passes it on.
   template <class Compute>
-  void go_on_over_ranks(Matrix<float> sums, Compute compute) {
+  void accumulate_over_ranks(Matrix<float> sums, Compute compute) {
     if (sums.rows == 0) return;
     const auto rank = static_cast<std::size_t>(model_.rank());
     const auto ranks = static_cast<std::size_t>(model_.size());
@@ -232,8 +233,10 @@ class ShardedDense final : public nn::Layer<float> {
 Range shard_of(std::size_t width, int rank, int ranks) noexcept {
   const auto parts = static_cast<std::size_t>(ranks);
   const std::size_t unit = width >= vector_width * parts ? vector_width : 1;
-  const std::size_t units = (width + unit - 1) / unit;
-  const auto begin = [&](std::size_t part) { return std::min(width, units * part / parts * unit); };
+  const std::size_t units = ceil_divide(width, unit);
+  const auto begin = [&](std::size_t part) {
+    return std::min(width, share_begin(units, part, parts) * unit);
+  };
   return {begin(static_cast<std::size_t>(rank)), begin(static_cast<std::size_t>(rank) + 1)};
 }
 

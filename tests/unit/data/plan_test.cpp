@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "tests/support/sharing_model.hpp"
 
 using namespace lockstep;

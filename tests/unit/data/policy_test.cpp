@@ -4,6 +4,7 @@
 #include <random>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/plan.hpp"
 #include "tests/support/sharing_model.hpp"
 
