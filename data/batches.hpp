@@ -52,8 +52,8 @@ struct Batch {
 Batch batch_at(const Plan& plan, std::uint64_t step, std::uint64_t rank,
                std::span<const std::int32_t> labels, std::span<const std::uint64_t> ids) noexcept;
 
-/// What records have to be predicted: labels, and `values`, [records, Source::targets()]; and their
-/// weights, [records], or none.
+/// The targets of some records: labels, [records], and `values`, [records, Source::targets()]; and
+/// their weights, [records], or none.
 struct RecordTargets {
   std::span<const std::int32_t> labels;
   std::span<const float> values;
@@ -151,8 +151,8 @@ struct StagedBatch {
 /// of the run are read only on request. A non-sequential read restarts prefetching at that step.
 ///
 /// The constructor allocates all memory; a step allocates nothing. Only one thread reads at a time,
-/// this object's or the consumer's; no other may use the reader and its source during the object's
-/// lifetime. Depth 0: no thread; the consumer's reads.
+/// this object's or the consumer's; no other may use the reader during the object's lifetime.
+/// Depth 0: no thread; the consumer's reads.
 ///
 /// read()   To pass a batch on costs a copy of its features and two changes of threads, which on
 ///          cores that are all busy is more than reading a record from a mapped file. So the

@@ -134,9 +134,8 @@ DataSet split(const FolderFiles& files, const DataSetOptions& options) {
   checked_limit(all);
   checked_limit(options.of(Part::test));
   all.limit.reset();
-  auto whole = std::make_shared<SubsetSource::Whole>();
-  whole->source = open_part(files.format, files.train, all);
-  const std::uint64_t records = whole->source->records();
+  const std::shared_ptr<Source> whole = open_part(files.format, files.train, all);
+  const std::uint64_t records = whole->records();
   auto [test, train] = split_records(records, *options.test_split, options.seed, Split::test);
   const auto cut = [](std::vector<std::uint64_t>& ids, std::optional<std::uint64_t> limit) {
     if (limit && *limit < ids.size()) ids.resize(static_cast<std::size_t>(*limit));

@@ -99,7 +99,7 @@ struct ReadOptions {
   std::optional<std::uint64_t> limit;
   /// Divisor of the features, in float32; none: 255 for bytes, 1 for numbers.
   std::optional<float> divide_by;
-  /// A label outside [0, classes) is a DataError. nullopt: as many as the labels say, at most
+  /// A label outside [0, classes) is a DataError. nullopt: the greatest label + 1, at most
   /// max_found_classes.
   std::optional<int> classes = 10;
   /// Blocks of 4 KiB of each file that Source::identity() hashes; at least 2.
@@ -187,7 +187,7 @@ class Source {
   /// The weight of record `id`, finite and at least 0; 1 without weights.
   virtual float weight(std::uint64_t /*id*/) const noexcept { return 1; }
 
-  /// Where record `id` has its label, for messages: "FILE: record 17".
+  /// Where record `id` is stored, for messages: "FILE: record 17"; default: "record 17".
   virtual std::string place_of(std::uint64_t id) const { return "record " + std::to_string(id); }
 
   /// What the columns mean, if the records come from a table; else null.
@@ -228,7 +228,7 @@ class Source {
   virtual void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
                           std::span<std::int32_t> labels);
 
-  /// Of readers in several threads the one that holds it reads.
+  /// Held during each read, where several readers share the source.
   std::mutex& reading() noexcept { return reading_; }
 
  private:

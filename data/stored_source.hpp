@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -202,53 +201,41 @@ struct SplitRecords {
 /// Ranks    local.
 SplitRecords split_records(std::uint64_t records, double share, std::uint64_t seed, Split split);
 
-/// Some records of a source, of which others are read by another thread: reading locks.
+/// Some records of a source that several subsets share, which take turns by Source::reading().
 ///
 /// Record i is record ids[i] of the whole source. Local.
 class SubsetSource final : public Source {
  public:
-  /// A source that several subsets share.
-  struct Whole {
-    std::unique_ptr<Source> source;
-    std::mutex reading;
-  };
-
   /// `ids` ascend; at least one. `name` tells the subset from others in identity().
-  SubsetSource(std::shared_ptr<Whole> whole, std::vector<std::uint64_t> ids, std::string name);
+  SubsetSource(std::shared_ptr<Source> whole, std::vector<std::uint64_t> ids, std::string name);
 
   std::uint64_t records() const noexcept override { return ids_.size(); }
-  std::size_t features() const noexcept override { return whole_->source->features(); }
-  float divisor() const noexcept override { return whole_->source->divisor(); }
+  std::size_t features() const noexcept override { return whole_->features(); }
+  float divisor() const noexcept override { return whole_->divisor(); }
   std::vector<std::uint64_t> file_records() const override;
-  Element element() const noexcept override { return whole_->source->element(); }
-  std::vector<std::uint64_t> shape() const override { return whole_->source->shape(); }
-  std::vector<std::string> columns() const override { return whole_->source->columns(); }
-  std::uint64_t classes() const noexcept override { return whole_->source->classes(); }
+  Element element() const noexcept override { return whole_->element(); }
+  std::vector<std::uint64_t> shape() const override { return whole_->shape(); }
+  std::vector<std::string> columns() const override { return whole_->columns(); }
+  std::uint64_t classes() const noexcept override { return whole_->classes(); }
   std::optional<std::int32_t> known_label(std::uint64_t id) const noexcept override {
-    return whole_->source->known_label(ids_[id]);
+    return whole_->known_label(ids_[id]);
   }
-  std::size_t targets() const noexcept override { return whole_->source->targets(); }
+  std::size_t targets() const noexcept override { return whole_->targets(); }
   void target_values(std::uint64_t id, std::span<float> values) const noexcept override {
-    whole_->source->target_values(ids_[id], values);
+    whole_->target_values(ids_[id], values);
   }
-  bool has_weights() const noexcept override { return whole_->source->has_weights(); }
-  float weight(std::uint64_t id) const noexcept override {
-    return whole_->source->weight(ids_[id]);
-  }
-  std::string place_of(std::uint64_t id) const override {
-    return whole_->source->place_of(ids_[id]);
-  }
-  std::shared_ptr<const TableSchema> table() const override { return whole_->source->table(); }
-  std::shared_ptr<const PictureSchema> pictures() const override {
-    return whole_->source->pictures();
-  }
+  bool has_weights() const noexcept override { return whole_->has_weights(); }
+  float weight(std::uint64_t id) const noexcept override { return whole_->weight(ids_[id]); }
+  std::string place_of(std::uint64_t id) const override { return whole_->place_of(ids_[id]); }
+  std::shared_ptr<const TableSchema> table() const override { return whole_->table(); }
+  std::shared_ptr<const PictureSchema> pictures() const override { return whole_->pictures(); }
   void set_moments(const std::shared_ptr<const TableSchema>& table) override {
-    whole_->source->set_moments(table);
+    whole_->set_moments(table);
     bytes_read_ = 0;
   }
-  std::vector<std::string> warnings() const override { return whole_->source->warnings(); }
+  std::vector<std::string> warnings() const override { return whole_->warnings(); }
   std::uint64_t bytes_read() const noexcept override { return bytes_read_; }
-  std::string identity() const override { return name_ + " of " + whole_->source->identity(); }
+  std::string identity() const override { return name_ + " of " + whole_->identity(); }
   void read(std::span<const std::uint64_t> ids, std::span<float> x,
             std::span<std::int32_t> labels) override;
   void read_bytes(std::span<const std::uint64_t> ids, std::span<std::uint8_t> x,
@@ -259,7 +246,7 @@ class SubsetSource final : public Source {
   template <class Read>
   void read_whole(std::span<const std::uint64_t> ids, Read read);
 
-  std::shared_ptr<Whole> whole_;
+  std::shared_ptr<Source> whole_;
   std::vector<std::uint64_t> ids_;
   std::string name_;
   std::uint64_t bytes_read_ = 0;
