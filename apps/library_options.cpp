@@ -519,7 +519,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
 }
 
 int threads_of(const RunConfig& config, const comm::Communicator& comm) {
-  const int own = train::own_cores(comm);
+  const int own = comm::own_cores(comm.place());
   if (!config.threads) return own;
   constexpr std::uint64_t max = 1024;
   if (*config.threads > max) {
@@ -531,7 +531,7 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm) {
 }
 
 void warn_of_threads(int threads, const comm::Communicator& comm) {
-  const int own = train::own_cores(comm);
+  const int own = comm::own_cores(comm.place());
   if (threads <= own || comm.rank() != 0) return;
   const auto launch = comm::detect_launcher();
   launching::print_warning(

@@ -312,7 +312,7 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   config.progress = "off";
   if (config.ranks > 1) config.ranks = sweep_.group;
   if (part_ && !config.threads && config.device != "cuda") {  // groups of a host share its cores
-    config.threads = static_cast<std::uint64_t>(train::own_cores(comm_));
+    config.threads = static_cast<std::uint64_t>(comm::own_cores(comm_.place()));
   }
   Arguments words;
   words.operands = {folder + "/config.toml"};

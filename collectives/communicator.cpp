@@ -27,6 +27,11 @@ void Communicator::Recorded::begin(const char* name, std::size_t bytes) noexcept
 
 void Communicator::Recorded::end() noexcept { recorder_->end(); }
 
+int own_cores(const Place& place) {
+  const int all = place.cores > 0 ? place.cores : machine_cores();
+  return std::max(1, std::min(bound_cores(), all / std::max(1, place.local_ranks)));
+}
+
 Place place_among(const std::vector<int>& nodes, int rank, const std::string& host) {
   Place place{.host = host, .nodes = 0, .local_ranks = 0};
   const int node = nodes[static_cast<std::size_t>(rank)];
@@ -164,7 +169,8 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const std::uint64_t>
   return made;
 }
 
-SelfCommunicator::SelfCommunicator() : Communicator(0, 1), place_{.host = host_name()} {}
+SelfCommunicator::SelfCommunicator()
+    : Communicator(0, 1), place_{.host = host_name(), .cores = bound_cores()} {}
 
 // Never called: Communicator returns early for one rank.
 void SelfCommunicator::do_all_reduce(Elements, Op) {}

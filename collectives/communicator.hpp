@@ -104,7 +104,12 @@ struct Place {
   int nodes = 1;        ///< number of nodes of the group
   int local_rank = 0;   ///< index among the ranks of this node
   int local_ranks = 1;  ///< number of ranks of this node
+  int cores = 0;        ///< on which ranks of this node may run; 0: not known
 };
+
+/// The cores of this rank: as many as it may run on, and at most its share of those of its node.
+/// Local.
+int own_cores(const Place& place);
 
 /// The Place on `host` of rank `rank`, where nodes[r] is a number of the node of rank r. Local.
 Place place_among(const std::vector<int>& nodes, int rank, const std::string& host);
@@ -187,8 +192,8 @@ class Communicator {
     do_all_gather(erase(values));
   }
 
-  /// all_gather of several buffers at once: equivalent to one call per buffer, in as few messages
-  /// as is fastest. A buffer holds size() blocks of equal length, in bytes
+  /// all_gather of several buffers at once: equivalent to one call per buffer, but short buffers
+  /// are sent together. A buffer holds size() blocks of equal length, in bytes
   /// (std::as_writable_bytes).
   ///
   /// All ranks pass equally many buffers of equal lengths; they must not overlap; some may be

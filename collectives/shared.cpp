@@ -24,6 +24,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/spin.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
@@ -34,10 +35,6 @@ namespace {
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-std::size_t rounded_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
 }
 
 [[noreturn]] void fail_shared(const std::string& what) {
@@ -68,7 +65,7 @@ SharedRegion::SharedRegion(int descriptor, std::size_t bytes)
 SharedRegion SharedRegion::create(std::size_t bytes) {
   const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
   if (descriptor < 0) fail_shared("memfd_create");
-  const std::size_t size = rounded_up(bytes, page_bytes());
+  const std::size_t size = round_up(bytes, page_bytes());
   if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
     const int reason = errno;
     ::close(descriptor);
@@ -138,7 +135,7 @@ SharedRegion share_on_host(Communicator& comm, std::size_t bytes) {
 
 void* RegionMemory::do_allocate(std::size_t bytes, std::size_t alignment) {
   const std::size_t used = blocks_.empty() ? first_ : blocks_.rbegin()->second;
-  const std::size_t begin = rounded_up(used, alignment);
+  const std::size_t begin = round_up(used, alignment);
   if (bytes > region_.size() - std::min(begin, region_.size())) throw std::bad_alloc();
   blocks_.emplace_hint(blocks_.end(), begin, begin + std::max<std::size_t>(bytes, 1));
   return region_.data() + begin;
@@ -148,7 +145,7 @@ void RegionMemory::do_deallocate(void* data, std::size_t bytes, std::size_t) {
   if (region_.data() == nullptr) return;  // moved: the addresses are another memory's
   const auto first = static_cast<std::size_t>(static_cast<std::byte*>(data) - region_.data());
   blocks_.erase(first);
-  const std::size_t begin = rounded_up(first, page_bytes());
+  const std::size_t begin = round_up(first, page_bytes());
   const std::size_t end = (first + bytes) / page_bytes() * page_bytes();
   if (begin < end) ::madvise(region_.data() + begin, end - begin, MADV_REMOVE);
 }
@@ -256,7 +253,8 @@ void SharedCommunicator::start() {
       sizeof(Header) + static_cast<std::size_t>(first_group_size_ + 1) * sizeof(Barrier));
   window_ = static_cast<std::byte*>(memory_->allocate(window_bytes, alignment_bytes));
   packed_.emplace(memory_.get());
-  spins_ = size() <= cores_of(processes);
+  place_.cores = cores_of(processes);
+  spins_ = size() <= place_.cores;
   exceptions_ = std::uncaught_exceptions();
 }
 

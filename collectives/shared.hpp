@@ -93,7 +93,8 @@ class SharedCommunicator final : public DirectCommunicator {
   /// afterwards.
   SharedCommunicator(SharedCommunicator& old, const Communicator& group);
 
-  /// Makes the collectives of the other ranks throw RankLost: this one takes no more part. Local.
+  /// Makes the collectives of the other ranks throw RankLost. This rank must call none any more.
+  /// Local.
   void leave();
 
   /// Spins or sleeps as `other` does, of which these ranks are a part. Local.
@@ -137,8 +138,8 @@ class SharedCommunicator final : public DirectCommunicator {
   Place place_;
   std::vector<SharedRegion> regions_;
   ProcessWatch processes_;  // of all ranks, in their order
-  int group_size_;          // with ranks of other nodes; ever smaller: it numbers the groups
-  int first_group_size_;    // of the first group over these regions
+  int group_size_;        // on all nodes; each group is smaller than those before, so it names one
+  int first_group_size_;  // of the first group over these regions
   std::unique_ptr<RegionMemory> memory_;
   std::byte* window_ = nullptr;
   std::optional<std::pmr::vector<std::byte>> packed_;  // in memory_

@@ -150,7 +150,10 @@ class ThreadCommunicator final : public DirectCommunicator {
   ThreadCommunicator(Group& group, int rank)
       : DirectCommunicator(rank, group.size),
         group_(group),
-        place_{.host = host_name(), .local_rank = rank, .local_ranks = group.size} {}
+        place_{.host = host_name(),
+               .local_rank = rank,
+               .local_ranks = group.size,
+               .cores = bound_cores()} {}
 
   const char* backend() const noexcept override { return "threads"; }
   const Place& place() const noexcept override { return place_; }

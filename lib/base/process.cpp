@@ -211,12 +211,6 @@ int cores_of(std::span<const std::int32_t> processes) {
   return std::max(1, CPU_COUNT(&all));
 }
 
-int own_cores(int local_ranks, bool are_threads) {
-  const int shared = std::max(1, local_ranks);
-  return std::max(
-      1, are_threads ? bound_cores() / shared : std::min(bound_cores(), machine_cores() / shared));
-}
-
 std::uint64_t executable_hash() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   Hash hash;

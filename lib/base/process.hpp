@@ -69,10 +69,6 @@ int machine_cores();
 /// kernel does not tell.
 int cores_of(std::span<const std::int32_t> processes);
 
-/// Cores for one of `local_ranks` ranks on this machine; at least 1. Ranks that are threads share
-/// bound_cores() equally.
-int own_cores(int local_ranks, bool are_threads);
-
 /// Hash of the running executable's bytes, to compare builds.
 std::uint64_t executable_hash();
 

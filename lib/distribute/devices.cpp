@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
@@ -38,8 +37,7 @@ Cluster resolve_cluster(comm::Communicator& comm, const std::string& device) {
   const auto nodes = comm::gather_text(comm, std::to_string(place.node));
   const auto local_ranks = comm::gather_text(comm, std::to_string(place.local_rank));
   const auto devices = comm::gather_text(comm, device);
-  const bool threads = comm.backend() == std::string("threads");
-  const auto cores = comm::gather_text(comm, std::to_string(own_cores(place.local_ranks, threads)));
+  const auto cores = comm::gather_text(comm, std::to_string(comm::own_cores(place)));
   Cluster cluster{.transport = comm.backend()};
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     cluster.replicas.push_back({hosts[i], std::stoi(nodes[i]), std::stoi(local_ranks[i]),

@@ -4,7 +4,6 @@
 #include <new>
 
 #include "lockstep/base/hash.hpp"
-#include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/data/batches.hpp"
@@ -48,10 +47,6 @@ void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
 }
 
 }  // namespace
-
-int own_cores(const comm::Communicator& comm) {
-  return lockstep::own_cores(comm.place().local_ranks, std::string(comm.backend()) == "threads");
-}
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
                  const ReplicaOptions& options)
@@ -145,7 +140,7 @@ void Replica::require_loss(const char* use) const {
 void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& options) {
   const bool on_device = options.device == Device::cuda;
   const bool sliced = plan_ && is_canonical(options);
-  set_product_threads(options.threads > 0 ? options.threads : own_cores(groups_.all));
+  set_product_threads(options.threads > 0 ? options.threads : comm::own_cores(groups_.all.place()));
   products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
                   ? make_strict_products(on_device ? Simd::automatic : options.simd, options.zeros,
                                          on_device ? Precision::float32 : options.precision)
@@ -155,7 +150,7 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
     network_ = std::make_unique<nn::Network<float>>(
         shape, on_device ? 0 : rows_, *products_,
         sliced ? static_cast<std::size_t>(groups_.batch.size()) : 1,
-        plan_ && !on_device ? groups_.batch.memory() : *std::pmr::new_delete_resource(),
+        plan_ ? groups_.batch.memory() : *std::pmr::new_delete_resource(),
         make_layers_of(shape, groups_));
   } catch (const std::bad_alloc&) {
     throw ConfigError("layers: out of memory on " + groups_.all.place().host, less_memory);

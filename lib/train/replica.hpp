@@ -78,9 +78,6 @@ concept BatchesWithPlan = requires(const T& batches) {
   { batches.communicator() } -> std::same_as<comm::Communicator&>;
 };
 
-/// Number of cores available to this rank, excluding those of the other ranks on its host. Local.
-int own_cores(const comm::Communicator& comm);
-
 /// One rank's replica of a network, trained synchronously with the other ranks.
 ///
 /// Weights are bitwise identical on every rank after every step; with the canonical reduction also

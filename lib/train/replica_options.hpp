@@ -79,7 +79,7 @@ struct ReplicaOptions {
   Simd simd = Simd::automatic;     ///< of strict products on the CPU
   Zeros zeros = Zeros::automatic;  ///< of strict products on the CPU
   bool keeps_snapshots = false;    ///< make_shared_snapshot() will be called
-  int threads = 0;                 ///< of this rank's products; 0: own_cores()
+  int threads = 0;                 ///< of this rank's products; 0: comm::own_cores()
   /// Gradient accumulation: the most examples of a rank that are computed at a time, so that memory
   /// is needed for their activations only; 0: all of its piece of the batch. With strict products
   /// it does not affect results. Not less than a leaf, not on a device, and not with a layer that

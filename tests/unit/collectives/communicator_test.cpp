@@ -24,6 +24,16 @@ TEST_CASE("the world of one keeps the communicator's contract", "[collectives]")
   CHECK(self.place().host == host_name());
 }
 
+TEST_CASE("a rank's cores are its share of those that its node's ranks may use", "[collectives]") {
+  constexpr int many = 1'000'000;
+  CHECK(comm::own_cores({.cores = 1}) == 1);  // of more, if this process is bound to more
+  CHECK(comm::own_cores({.cores = many}) == bound_cores());
+  CHECK(comm::own_cores({.local_ranks = 4, .cores = 2}) == 1);
+  CHECK(comm::own_cores({.local_ranks = many, .cores = many}) == 1);
+  CHECK(comm::own_cores({}) == bound_cores());
+  CHECK(comm::SelfCommunicator().place().cores == bound_cores());
+}
+
 TEST_CASE("a collective of one rank is progress", "[collectives][flight]") {
   comm::SelfCommunicator self;
   FlightRecorder recorder(0, 1);

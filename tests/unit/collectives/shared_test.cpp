@@ -5,7 +5,9 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <thread>
+#include <vector>
 
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/collectives/two_level.hpp"
@@ -44,6 +46,18 @@ TEST_CASE("shared memory keeps the communicator's contract", "[collectives]") {
     INFO(check.name << " on " << ranks);
     CHECK(findings_of(ranks, shared, check.run) == "");
   }
+}
+
+TEST_CASE("ranks know on which cores those of their node may run", "[collectives]") {
+  std::vector<int> found(8);
+  comm::run_ranks(4, [&](Communicator& wire) {
+    const auto comm = shared(wire);
+    const auto part = comm->split(comm->rank() % 2);
+    const auto at = static_cast<std::size_t>(2 * wire.rank());
+    found[at] = wire.place().cores;
+    found[at + 1] = part->place().cores;
+  });
+  CHECK(found == std::vector<int>(8, bound_cores()));
 }
 
 TEST_CASE("two levels keep the communicator's contract", "[collectives]") {
