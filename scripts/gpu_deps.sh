@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Downloads, on a Debian 12 with network, the packages that a GPU machine without network may lack:
 #   scripts/gpu_deps.sh FOLDER     then take FOLDER there: scripts/gpu_check.sh --deps FOLDER
-# All that the preset cuda and its tests need but the compilers, CMake, the CUDA toolkit and MPI; 13 MB.
+# All that the preset cuda and its tests need but the compilers, CMake, MPI, the CUDA toolkit and NCCL; 13 MB.
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: scripts/gpu_deps.sh FOLDER" >&2; exit 2; }

@@ -3,10 +3,12 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/cuda/runtime.hpp"
@@ -51,15 +53,18 @@ DeviceOfRank take(int device) {
 
 /// One line for each device that several ranks use.
 std::vector<std::string> shared_devices(Communicator& host, const DeviceOfRank& mine) {
-  std::map<std::string, std::vector<int>> ranks_of;
-  const auto all = gather_text(
-      host, host.place().host + " take the same device, " + mine.bus_id + " (" + mine.name + ")");
+  std::map<std::pair<std::uint64_t, std::string>, std::vector<int>> ranks_of;  // names may repeat
+  const std::string text =
+      host.place().host + " take the same device, " + mine.bus_id + " (" + mine.name + ")";
+  const auto all = gather_text(host, text);
+  const auto nodes = gather_number(host, static_cast<std::uint64_t>(host.place().node));
   for (int rank = 0; rank < host.size(); ++rank) {
-    ranks_of[all[static_cast<std::size_t>(rank)]].push_back(host.world_rank(rank));
+    const auto at = static_cast<std::size_t>(rank);
+    ranks_of[{nodes[at], all[at]}].push_back(host.world_rank(rank));
   }
   std::vector<std::string> lines;
   for (const auto& [device, ranks] : ranks_of) {
-    if (ranks.size() > 1) lines.push_back(ranks_text(ranks) + " on " + device);
+    if (ranks.size() > 1) lines.push_back(ranks_text(ranks) + " on " + device.second);
   }
   return lines;
 }

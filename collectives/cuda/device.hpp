@@ -61,14 +61,16 @@ std::unique_ptr<DeviceCommunicator> make_nccl_communicator(Communicator& host,
                                                            const cuda::Stream& stream,
                                                            std::chrono::milliseconds limit);
 
-/// Copies to pinned host memory, runs the collective of `host`, and copies back: for builds without
-/// NCCL, and for ranks that share a device.
+/// Copies to host memory, runs the collective of `host`, and copies back: for builds without NCCL,
+/// for ranks that share a device, and beside ranks on processors.
 ///
-/// A call waits for the stream and for the peers, so it cannot be captured in a graph. Pinned
-/// memory grows to the size of the longest call, twice that for all_to_all and shift.
+/// A call waits for the stream and for the peers, so it cannot be captured in a graph. Host memory,
+/// host.memory() if peers read only that in place, else pinned, grows to the size of the longest
+/// call, twice that for all_to_all and shift.
 /// Sums     those of `host`.
-/// Errors   those of `host`; ConfigError (2) if no more memory can be pinned. wait() has no
-///          timeout: it waits only for this rank's device.
+/// Errors   those of `host`; ConfigError (2) if no more memory can be pinned, std::bad_alloc if
+///          there is no more of host.memory(). wait() has no timeout: it waits only for this rank's
+///          device.
 /// Ranks    local.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(Communicator& host,
                                                              const cuda::Stream& stream);

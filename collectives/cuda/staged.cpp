@@ -1,6 +1,8 @@
-// DeviceCommunicator that stages data through pinned host memory (device.hpp).
+// DeviceCommunicator that stages data through host memory (device.hpp).
+#include <memory_resource>
 #include <string>
 
+#include "lockstep/base/aligned.hpp"
 #include "lockstep/collectives/cuda/device.hpp"
 
 namespace lockstep::comm {
@@ -16,7 +18,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   StagedCommunicator(const StagedCommunicator&) = delete;
   StagedCommunicator& operator=(const StagedCommunicator&) = delete;
 
-  /// Waits for copies from pinned memory.
+  /// Waits for copies from host memory.
   ~StagedCommunicator() override { cudaStreamSynchronize(stream_.get()); }
 
   const char* backend() const noexcept override { return backend_.c_str(); }
@@ -31,7 +33,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
 
-  /// A buffer for `values` in pinned memory.
+  /// A buffer for `values` in host memory.
   Elements staged(Elements values, std::size_t parts = 1);
   void copy_but_own_block(const std::byte* from, std::byte* to, std::size_t bytes);
   std::size_t own_block(std::size_t bytes) const noexcept {
@@ -41,18 +43,25 @@ class StagedCommunicator final : public DeviceCommunicator {
   Communicator& host_;
   const cuda::Stream& stream_;
   std::string backend_;
-  cuda::PinnedBuffer<std::byte> pinned_;
+  AlignedBuffer<std::byte> buffer_;
 };
+
+/// host.memory() if peers read it in place, because ranks on processors, which may be among them,
+/// have their buffers there; else pinned memory.
+std::pmr::memory_resource& staging_memory(Communicator& host) {
+  const bool is_any = &host.memory() == std::pmr::new_delete_resource();
+  return is_any ? cuda::pinned_memory() : host.memory();
+}
 
 // Waits for copies from the old memory before it is freed.
 Elements StagedCommunicator::staged(Elements values, std::size_t parts) {
   const std::size_t bytes = values.count * width(values.type) * parts;
-  if (pinned_.size() < bytes) {
+  if (buffer_.size() < bytes) {
     stream_.synchronise();
-    pinned_ = {};
-    pinned_ = cuda::PinnedBuffer<std::byte>(bytes);
+    buffer_ = {};
+    buffer_ = AlignedBuffer<std::byte>(bytes, staging_memory(host_));
   }
-  return {pinned_.data(), values.count, values.type};
+  return {buffer_.data(), values.count, values.type};
 }
 
 /// Copies all blocks except this rank's; `bytes` is the total length.

@@ -45,7 +45,8 @@ class DeviceReplica : public Inference {
   /// Begins to copy a batch to the device; features that are bytes are divided by `divisor`. Call
   /// it before the step of the batch, in the order of the steps; the next batch may be staged
   /// before the step of this one.
-  /// Errors   those of nn::require_targets().
+  /// Errors   those of nn::require_targets(); ConfigError for features of another kind, bytes or
+  ///          numbers, or of another divisor than before.
   /// Ranks    local.
   virtual void stage(const data::StagedBatch& staged, float divisor) = 0;
 

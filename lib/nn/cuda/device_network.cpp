@@ -19,7 +19,6 @@ namespace {
 DeviceNetwork::DeviceNetwork(Network<float>& host, std::size_t rows, DeviceProducts& products,
                              const cuda::Stream& stream)
     : host_(host),
-      rows_(rows),
       products_(products),
       values_(host.parameters().values().size()),
       results_(rows),

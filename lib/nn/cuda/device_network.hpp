@@ -27,7 +27,6 @@ class DeviceNetwork {
 
   const NetworkShape& shape() const noexcept { return host_.shape(); }
   const Network<float>& host() const noexcept { return host_; }
-  std::size_t rows() const noexcept { return rows_; }
   std::size_t layers() const noexcept { return dense_.size(); }
 
   /// The block of weights, padding included, as long as the host's.
@@ -97,7 +96,6 @@ class DeviceNetwork {
   LayerWeights<float> weights(std::size_t i) const noexcept;
 
   Network<float>& host_;
-  std::size_t rows_;
   DeviceProducts& products_;
   std::vector<DenseLayer> dense_;
   cuda::DeviceBuffer<float> values_;

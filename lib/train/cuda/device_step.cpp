@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/cuda/runtime.hpp"
+#include "lockstep/base/errors.hpp"
 #include "lockstep/numerics/cuda/elementwise.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/train/canonical.hpp"
@@ -440,7 +441,16 @@ void DeviceBatches::stage(const data::StagedBatch& staged, float divisor) {
   const auto& host = network_.host();
   nn::require_targets(targets_of(batch), host.loss_function(), batch.piece.size(),
                       host.shape().classes);
-  divisor_ = divisor;
+  if (!batch.piece.empty()) {
+    const float kind = staged.bytes.empty() ? 0 : divisor;
+    if (divisor_.value_or(kind) != kind) {
+      throw ConfigError(
+          "a replica on a device: features of another kind (bytes or numbers) or of another "
+          "divisor than before",
+          "give all batches from one data set by load(), or all by train(step, features, labels)");
+    }
+    divisor_ = kind;
+  }
   const std::size_t values = rows_ * network_.shape().features;
   if (!staged.bytes.empty()) copy_to(slot->bytes, values, staged.bytes, copies_);
   if (!staged.floats.empty()) copy_to(slot->floats, values, staged.floats, copies_);
@@ -492,7 +502,7 @@ void DeviceBatches::forward(std::size_t slot, std::size_t rows, const cuda::Stre
   const Slot& from = slots_[slot];
   const auto inputs = network_.inputs(rows).flat();
   if (from.bytes.size() > 0) {
-    cuda::divide_bytes(from.bytes.span().first(inputs.size()), divisor_, inputs, stream);
+    cuda::divide_bytes(from.bytes.span().first(inputs.size()), *divisor_, inputs, stream);
   } else if (!inputs.empty()) {
     cuda::copy(std::span<const float>(from.floats.span().first(inputs.size())), inputs, stream);
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "lockstep/base/cuda/runtime.hpp"
@@ -114,7 +115,8 @@ class DeviceBatches {
 
   /// Begins to copy a batch from pinned memory, unless it is staged already. Its memory, but for
   /// that of the weights, must not change until the step on the batch is complete, or until drop().
-  /// Errors   those of nn::require_targets().
+  /// Errors   those of nn::require_targets(); ConfigError for features of another kind, bytes or
+  ///          numbers, or of another divisor than before.
   void stage(const data::StagedBatch& staged, float divisor);
 
   /// Waits for the copies of staged batches that no step has used, and drops them.
@@ -159,7 +161,9 @@ class DeviceBatches {
 
   nn::DeviceNetwork& network_;
   std::size_t rows_;
-  float divisor_ = 1;
+  /// The divisor of features that are bytes, 0 of numbers; nullopt: none was staged. Recorded
+  /// graphs depend on it.
+  std::optional<float> divisor_;
   cuda::Stream copies_;
   std::array<Slot, 2> slots_;
   cuda::PinnedBuffer<nn::ExampleResult> results_;

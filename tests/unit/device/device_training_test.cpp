@@ -2,6 +2,10 @@
 #include <cmath>
 
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/collectives/shared.hpp"
+#include "lockstep/collectives/threads.hpp"
+#include "lockstep/data/batches.hpp"
+#include "lockstep/data/synthetic.hpp"
 #include "tests/support/device.hpp"
 #include "tests/unit/device/toy_device.hpp"
 
@@ -66,6 +70,41 @@ TEST_CASE("device: ranks on devices and on processors train one network", "[devi
     results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, mine);
   });
   require_same(results, expected);
+}
+
+// Buffers of a megabyte and more: shared memory sends those outside it in pieces.
+TEST_CASE("device: ranks on devices and on processors share memory", "[device][train]") {
+  test::devices(2, 1);
+  ToyRun run{
+      .exchange = train::Exchange::partial_sums, .hidden = {520, 520}, .epochs = 1, .steps = 2};
+  const ToyResult expected = on_processor(run);
+  std::vector<ToyResult> results(2);
+  comm::run_ranks(2, [&](comm::Communicator& wire) {
+    comm::SharedCommunicator comm(wire, wire.place());
+    const auto alike = comm.split(comm.rank());
+    ToyRun mine = run;
+    if (comm.rank() == 1) mine.options = on_device(DeviceExchange::staged, true, alike.get());
+    results[static_cast<std::size_t>(comm.rank())] = train_toy(comm, mine);
+  });
+  require_same(results, expected);
+}
+
+TEST_CASE("device: a replica takes features of one kind", "[device][train]") {
+  test::devices(1, 1);
+  constexpr std::uint64_t records = 16;
+  data::SyntheticSource bytes(*data::drawn_set("synthetic"), data::Part::train, {.limit = records});
+  const data::Plan plan({.records = records, .batch_size = 8});
+  comm::SelfCommunicator comm;
+  train::ReplicaOptions options;
+  on_device(DeviceExchange::automatic)(options);
+  train::Replica replica(nn::NetworkShape(bytes.features(), {4}, 10), plan, comm, options);
+  data::BatchReader reader(bytes, plan, 0);
+  data::Prefetch batches = replica.prefetch(reader, plan.steps());
+  train::PhaseSeconds seconds;
+  replica.train(replica.load(batches, 0, 0), seconds);
+  const std::vector<float> features(8 * bytes.features());
+  const std::vector<std::int32_t> labels(8);
+  CHECK_THROWS_WITH(replica.train(1, features, labels), Catch::Contains("of another kind"));
 }
 
 TEST_CASE("device: training continues on devices what the processor began, and back",
