@@ -32,9 +32,9 @@
 // weights' hash. nn::sigmoid, nn::log_sum_exp and nn::probabilities (loss.hpp) do not in float:
 // tanh(x) = 2 sigmoid(2 x) - 1.
 //
-// Speed: backward() is called for dx, and on every rank once more for each of the weights, but for
-// rows where dy is 0, which add nothing. A layer with many weights is faster as a class derived
-// from Layer (layer.hpp), which sees whole batches.
+// Speed: backward() is called for dx, and on every rank once more for each vector of
+// CustomSizes::weights, but for rows where dy is 0, which add nothing. A layer with many weights is
+// faster as a class derived from Layer (layer.hpp), which sees whole batches.
 #pragma once
 
 #include <algorithm>

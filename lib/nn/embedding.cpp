@@ -65,10 +65,13 @@ class EmbeddingLayer final : public Layer<Real> {
       for (auto first = uses.begin(); first != uses.end();) {
         const auto end =
             std::find_if(first, uses.end(), [&](const Use& use) { return use.row != first->row; });
-        add_up(terms, {first, end}, 0, leaves, sum);
+        bool is_summed = false;  // only if a part of the row is in the slice
         for (std::size_t j = 0; j < spec_.width; ++j) {
           const std::size_t at = index(pass, first->row, j);
-          if (at >= slice.begin && at < slice.end) dw[at - slice.begin] = sum[j];
+          if (at < slice.begin || at >= slice.end) continue;
+          if (!is_summed) add_up(terms, {first, end}, 0, leaves, sum);
+          is_summed = true;
+          dw[at - slice.begin] = sum[j];
         }
         first = end;
       }

@@ -23,24 +23,6 @@ void require_one(std::span<const FeatureShape> inputs) {
 
 }  // namespace
 
-void require_names(const CustomSizes& sizes) {
-  for (std::size_t i = 0; i < sizes.weights.size(); ++i) {
-    const std::string& name = sizes.weights[i].name;
-    const std::string number = std::to_string(i + 1);
-    const char* const remedy = "give each of CustomSizes::weights a name of its own";
-    if (name.empty()) throw ConfigError("its weights " + number + " have no name", remedy);
-    if (!is_utf8(name)) {
-      throw ConfigError("the name of its weights " + number + " is not UTF-8", remedy);
-    }
-    for (std::size_t j = 0; j < i; ++j) {
-      if (sizes.weights[j].name != name) continue;
-      throw ConfigError("its weights " + std::to_string(j + 1) + " and " + number +
-                            " are both named '" + name + "'",
-                        remedy);
-    }
-  }
-}
-
 FeatureShape output_of(const LayerSpec& layer, std::span<const FeatureShape> inputs) {
   require_valid(layer.function);
   return std::visit(
@@ -292,10 +274,12 @@ double NetworkShape::window_values(std::size_t rows, std::size_t leaf) const {
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto* const spec = std::get_if<Convolution>(&layers[i].function);
     if (spec == nullptr || layers[i].frozen) continue;
-    const std::size_t each =
-        all[i].output.positions() * spec->kernel * spec->kernel * all[i].inputs[0].channels;
-    const std::size_t together = std::min(rows, piece_rows(leaf, each));
-    most = std::max(most, static_cast<double>(together) * static_cast<double>(each));
+    const auto kernel = static_cast<double>(spec->kernel);
+    const double each = static_cast<double>(all[i].output.positions()) * kernel * kernel *
+                        static_cast<double>(all[i].inputs[0].channels);
+    const auto bounded = static_cast<std::size_t>(std::min(each, 0x1p40));
+    const std::size_t together = std::min(rows, piece_rows(leaf, bounded));
+    most = std::max(most, static_cast<double>(together) * each);
   }
   return most;
 }

@@ -42,22 +42,7 @@ class PanelProducts : public Products<float> {
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, const Part& part) override {
-    reserve(strict_.forward_scratch(x.rows, x.cols));
-    const Range columns = columns_of(part, y.cols);
-    // Few rows: each thread then reads the weights that it updates, instead of all of them.
-    if (2 * x.rows <= columns.size()) {
-      const std::size_t operations = 2 * w.inputs * x.rows;
-      share(columns.size(), panel_unit, operations, [&](Range mine, std::size_t thread) {
-        strict_.forward(x, panels(w), w.bias, activation, y,
-                        {columns.begin + mine.begin, columns.begin + mine.end}, part.output, zeros_,
-                        scratch_[thread].span());
-      });
-      return;
-    }
-    share(x.rows, 1, 2 * w.inputs * columns.size(), [&](Range rows, std::size_t thread) {
-      strict_.forward(x.slice(rows), panels(w), w.bias, activation, y.slice(rows), columns,
-                      part.output, zeros_, scratch_[thread].span());
-    });
+    forward_with(zeros_, x, w, activation, y, part);
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
@@ -88,6 +73,29 @@ class PanelProducts : public Products<float> {
     });
   }
 
+ protected:
+  Zeros zeros() const noexcept { return zeros_; }
+
+  void forward_with(Zeros zeros, Matrix<const float> x, const LayerWeights<float>& w,
+                    Activation activation, Matrix<float> y, const Part& part) {
+    reserve(strict_.forward_scratch(x.rows, x.cols));
+    const Range columns = columns_of(part, y.cols);
+    // Few rows: each thread then reads the weights that it updates, instead of all of them.
+    if (2 * x.rows <= columns.size()) {
+      const std::size_t operations = 2 * w.inputs * x.rows;
+      share(columns.size(), panel_unit, operations, [&](Range mine, std::size_t thread) {
+        strict_.forward(x, panels(w), w.bias, activation, y,
+                        {columns.begin + mine.begin, columns.begin + mine.end}, part.output, zeros,
+                        scratch_[thread].span());
+      });
+      return;
+    }
+    share(x.rows, 1, 2 * w.inputs * columns.size(), [&](Range rows, std::size_t thread) {
+      strict_.forward(x.slice(rows), panels(w), w.bias, activation, y.slice(rows), columns,
+                      part.output, zeros, scratch_[thread].span());
+    });
+  }
+
  private:
   static PanelWeights panels(const LayerWeights<float>& w) {
     return {{w.inputs, w.outputs}, w.weight};
@@ -102,12 +110,6 @@ class PanelProducts : public Products<float> {
     throw std::invalid_argument("strict products compute columns from and to multiples of 16");
   }
 
-  const StrictProducts& strict_;
-  Zeros zeros_;
-  std::size_t scratch_floats_ = 0;
-  std::vector<AlignedBuffer<float>> scratch_;
-
- protected:
   /// Scratch for every thread; allocates only if a call is the largest so far.
   void reserve(std::size_t floats) {
     const std::size_t threads = product_threads();
@@ -117,22 +119,23 @@ class PanelProducts : public Products<float> {
     for (std::size_t i = 0; i < threads; ++i) scratch_.emplace_back(scratch_floats_);
   }
 
-  void set_zeros(Zeros zeros) { zeros_ = zeros; }
+  const StrictProducts& strict_;
+  const Zeros zeros_;
+  std::size_t scratch_floats_ = 0;
+  std::vector<AlignedBuffer<float>> scratch_;
 };
 
 /// The same in bf16. Weights are rounded once a call, not once a thread.
 class Bf16PanelProducts final : public PanelProducts {
  public:
   Bf16PanelProducts(const Bf16Products& bf16, Zeros zeros)
-      : PanelProducts(bf16.products, zeros), bf16_(bf16), zeros_(zeros) {}
+      : PanelProducts(bf16.products, zeros), bf16_(bf16) {}
 
   void forward(Matrix<const float> x, const LayerWeights<float>& w, Activation activation,
                Matrix<float> y, const Part& part) override {
     const auto factors = rounded(w);
     // A factor that is zero times one that is not finite is NaN.
-    set_zeros(finite() ? zeros_ : Zeros::dense);
-    PanelProducts::forward(x, factors, activation, y, part);
-    set_zeros(zeros_);
+    forward_with(finite() ? zeros() : Zeros::dense, x, factors, activation, y, part);
   }
 
   void backward_input(Matrix<const float> dz, const LayerWeights<float>& w, Matrix<const float> x,
@@ -156,7 +159,6 @@ class Bf16PanelProducts final : public PanelProducts {
   bool finite() const { return !contains(finite_, 0); }
 
   const Bf16Products& bf16_;
-  Zeros zeros_;
   AlignedBuffer<float> weights_;
   std::vector<std::uint8_t> finite_;  ///< of each thread's part of them
 };

@@ -18,8 +18,8 @@ constexpr hn::Rebind<float, decltype(wide_tag)> float_tag;
 constexpr hn::Rebind<std::int32_t, decltype(wide_tag)> int_tag;
 constexpr hn::Rebind<std::int64_t, decltype(wide_tag)> bits_tag;
 
-/// The operations of strict_exp(float). Its results for arguments out of range are those of the
-/// nearest arguments here.
+/// The operations of strict_exp(float). Arguments are clamped to ExpRange, whose ends have the same
+/// results as all beyond them.
 HWY_INLINE hn::Vec<decltype(float_tag)> exp_of(hn::Vec<decltype(float_tag)> x) {
   constexpr auto series = exponential_series();
   const auto from = hn::Set(float_tag, ExpRange::least);

@@ -1,3 +1,5 @@
+#include "lockstep/nn/custom_layer.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -5,13 +7,33 @@
 #include <random>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/nn/custom_layer.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/nn/network.hpp"
 
 namespace lockstep::nn {
+
+void require_names(const CustomSizes& sizes) {
+  for (std::size_t i = 0; i < sizes.weights.size(); ++i) {
+    const std::string& name = sizes.weights[i].name;
+    const std::string number = std::to_string(i + 1);
+    const char* const remedy = "give each of CustomSizes::weights a name of its own";
+    if (name.empty()) throw ConfigError("its weights " + number + " have no name", remedy);
+    if (!is_utf8(name)) {
+      throw ConfigError("the name of its weights " + number + " is not UTF-8", remedy);
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (sizes.weights[j].name != name) continue;
+      throw ConfigError("its weights " + std::to_string(j + 1) + " and " + number +
+                            " are both named '" + name + "'",
+                        remedy);
+    }
+  }
+}
+
 namespace {
 
 constexpr std::size_t leaf = 4;
