@@ -51,6 +51,8 @@ std::vector<Completion> completions_of(const Syntax& syntax) {
     const auto same = std::find_if(all.begin(), all.end(),
                                    [&](const Completion& other) { return other.name == one.name; });
     if (same == all.end()) return all.push_back(std::move(one));
+    same->has_value = same->has_value || one.has_value;
+    same->takes_path = same->takes_path || one.takes_path;
     for (std::string& word : one.values) {
       const auto& there = same->values;
       const bool is_new = std::find(there.begin(), there.end(), word) == there.end();

@@ -21,6 +21,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
@@ -133,9 +134,7 @@ std::string schedule_picture(const optim::OptimizerOptions& options, std::uint64
     text += row == rows - 1 || row == 0 ? fmt::format("{:>10.3g} ", row == 0 ? 0 : top)
                                         : std::string(11, ' ');
     for (std::uint64_t column = 0; column < columns; ++column) {
-      const std::uint64_t at = 2 * column + 1;  // of 2 * columns: (at * steps) would overflow
-      const std::uint64_t step =
-          steps / (2 * columns) * at + steps % (2 * columns) * at / (2 * columns);
+      const std::uint64_t step = share_begin(steps, 2 * column + 1, 2 * columns);
       const double height = schedule.factor(step) * rows - row;
       const auto part = static_cast<std::size_t>(std::clamp(height * eighths, 0.0, 8.0));
       text += blocks[part];

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "apps/cli.hpp"
 #include "apps/library_options.hpp"
@@ -56,17 +57,33 @@ data::Target target_of(const std::filesystem::path& folder, const std::string& p
   return target;
 }
 
-/// Creates the folder. Throws ConfigError if it has data files, which would mix with the new ones.
-void make_data_folder(const std::filesystem::path& folder) {
-  make_folder(folder);
-  std::error_code error;
-  for (const auto& entry : list_folder(folder, error)) {
-    if (!data::part_of_file(entry.path())) continue;
-    throw ConfigError(entry.path().string() + ": already exists",
-                      "choose another folder, or remove it");
+/// The folder of the data that is written. Created, unless it exists; the destructor removes one
+/// that was new if it is still empty. Throws ConfigError if it has data files, which would mix with
+/// the new ones.
+class DataFolder {
+ public:
+  explicit DataFolder(std::filesystem::path folder) : folder_(std::move(folder)) {
+    std::error_code error;
+    is_new_ = !std::filesystem::exists(folder_, error);
+    make_folder(folder_);
+    for (const auto& entry : list_folder(folder_, error)) {
+      if (!data::part_of_file(entry.path())) continue;
+      throw ConfigError(entry.path().string() + ": already exists",
+                        "choose another folder, or remove it");
+    }
+    if (error) throw OutputError(folder_.string() + ": " + error.message(), "make it readable");
   }
-  if (error) throw OutputError(folder.string() + ": " + error.message(), "make it readable");
-}
+  ~DataFolder() {
+    std::error_code ignored;  // it is not empty, if all went well
+    if (is_new_) std::filesystem::remove(folder_, ignored);
+  }
+  DataFolder(const DataFolder&) = delete;
+  DataFolder& operator=(const DataFolder&) = delete;
+
+ private:
+  std::filesystem::path folder_;
+  bool is_new_ = false;
+};
 
 /// "FOLDER/train.csv", or "FOLDER/train-00000-of-00016.csv ... (16 files)".
 std::string files_text(const data::Target& target) {
@@ -129,7 +146,7 @@ int generate(const Arguments& arguments) {
   const data::Target test_files = target_of(folder, "test", arguments);
   data::require_files(train_files, train);
   data::require_files(test_files, test);
-  make_data_folder(folder);
+  const DataFolder made(folder);
   auto training = draw_part(set, train_files, data::Part::train, train, seed);
   auto testing = draw_part(set, test_files, data::Part::test, test, seed);
   training.publish();
@@ -304,15 +321,8 @@ int convert(const Arguments& arguments) {
   const data::DataSet from = open_source(arguments);
   data::require_files(train, from.train->records());
   data::require_files(test, from.test->records());
-  std::error_code ignored;
-  const bool is_new = !std::filesystem::exists(to, ignored);
-  make_data_folder(to);
-  try {
-    convert_both(from, train, test);
-  } catch (const Error&) {
-    if (is_new) std::filesystem::remove(to, ignored);  // if it is empty
-    throw;
-  }
+  const DataFolder made(to);
+  convert_both(from, train, test);
   print_what_is_lost(*from.train, train.format);
   return static_cast<int>(ExitCode::success);
 }

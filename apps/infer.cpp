@@ -175,7 +175,7 @@ Syntax inference_syntax() {
   syntax.note = "(a checkpoint; or a run: its last one; or RUN/best: of its best epoch)";
   syntax.other_help = {
       {"seed", "of the test split"},
-      {"backend", "communication between ranks, as of training; nccl is refused"},
+      {"backend", "communication between ranks, as in training; nccl is refused"},
       {"timeout", "end the job with code 86 if a rank makes no progress for five times N seconds"}};
   syntax.other_default = {{"data", "required"},
                           {"seed", "that of training"},

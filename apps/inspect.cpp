@@ -386,10 +386,9 @@ Contents inspect_data(const std::string& path, const Arguments& arguments) {
 }
 
 int inspect(const Arguments& arguments) {
-  fs::path path = arguments.operand();
+  fs::path path = without_slash(arguments.operand());
   if (path.empty()) throw ConfigError("nothing to inspect", "write `lockstep inspect PATH`");
   std::error_code ignored;
-  if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "runs/A/"
   if (path.filename() == "best" && !fs::exists(path, ignored)) path = train::find_checkpoint(path);
   const bool verify = arguments.given("verify");
   bool damaged = false;

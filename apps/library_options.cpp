@@ -133,8 +133,8 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
   std::string scratch;
   const auto fail = [&](const std::string& reason) {
     throw ConfigError(place + ": " + reason,
-                      "write names with commas between them, and one that has a comma or quotes "
-                      "within double quotes");
+                      "write names with commas between them; put one that has a comma into double "
+                      "quotes, and write its own double quotes twice");
   };
   const auto take = [&](std::size_t, std::string_view name) { names.emplace_back(trimmed(name)); };
   data::split_csv(text, ',', scratch, take, fail);

@@ -43,7 +43,4 @@ ScalingArguments scaling_arguments(const Arguments& given);
 /// Prints the table, or a line of JSON. Throws DataError: see train::read_measured_step().
 void print_scaling(const ScalingArguments& arguments);
 
-/// A whole number in groups of digits; from 1e18 on three digits of it.
-std::string count_text(double number);
-
 }  // namespace lockstep::apps

@@ -74,11 +74,13 @@ std::vector<std::string> cells_of(const std::string& label, const Row& row) {
           bytes_text(row.bytes)};
 }
 
+/// A whole number if it is below 2^63.
+nlohmann::ordered_json whole(double count) {
+  if (count < 0x1p63) return static_cast<std::uint64_t>(count);
+  return count;
+}
+
 nlohmann::ordered_json json_of(const Row& row) {
-  const auto whole = [](double count) {
-    return count < 0x1p63 ? nlohmann::ordered_json(static_cast<std::uint64_t>(count))
-                          : nlohmann::ordered_json(count);
-  };
   return {{"parameters", whole(row.parameters)},
           {"trainable_parameters", whole(row.trained)},
           {"flops", whole(row.flops)},
@@ -98,7 +100,7 @@ nlohmann::ordered_json json_of(const NetworkTable& table) {
     json["layers"].push_back(std::move(layer));
   }
   json.update(json_of(table.total));
-  json["snapshot_bytes"] = static_cast<std::uint64_t>(table.snapshots);
+  json["snapshot_bytes"] = whole(table.snapshots);
   return json;
 }
 

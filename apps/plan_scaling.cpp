@@ -153,11 +153,6 @@ ScalingArguments scaling_arguments(const Arguments& given) {
   return arguments;
 }
 
-std::string count_text(double number) {
-  if (!(number < 1e18)) return fmt::format("{:.3g}", number);
-  return grouped(static_cast<std::uint64_t>(std::llround(number)));
-}
-
 void print_scaling(const ScalingArguments& arguments) {
   const train::MeasuredStep measured = train::read_measured_step(arguments.file);
   const auto rows = scaling_rows(arguments, measured);

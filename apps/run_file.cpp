@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "apps/flag_names.hpp"
 #include "apps/toml_settings.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
@@ -165,7 +166,7 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
   }
   if (const auto sweep = file.find(sweep_table); sweep != file.end()) {
     throw ConfigError(place_of(path, sweep->first.source()) + ": [sweep] is of a sweep file",
-                      "`lockstep sweep " + path + "` runs its trials");
+                      "`lockstep sweep " + in_shell(path) + "` runs its trials");
   }
   for_each_setting(file, path, [&](const TomlSetting& given) {
     const std::string& name = given.setting.name;

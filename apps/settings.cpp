@@ -312,7 +312,7 @@ std::vector<Setting> table() {
   add(fixed, layers());
   add(recipe, choice("precision", &C::precision, {"float32", "tf32", "bf16"},
                      "that factors of products are rounded to; bf16: strict products on the CPU, "
-                     "library products on a device, tf32 of these alone"));
+                     "library products on a device, tf32 of the latter alone"));
   add(init,
       text("init", &C::init, "none|PATH",
            "start from the weights of a run, a checkpoint or a file in the safetensors format"));
@@ -537,9 +537,10 @@ const Setting& setting_named(std::string_view place, const std::string& key) {
       did_you_mean(suggestion(key, names), "`lockstep train --help` lists all settings"));
 }
 
-void require_utf8(const std::string& text) {
+void require_utf8(const std::string& text, const std::string& place) {
   if (is_utf8(text)) return;
-  throw ConfigError("'" + text + "' is not UTF-8", "rename it, or give a link to it");
+  throw ConfigError((place.empty() ? "" : place + ": ") + in_quotes(text) + " is not UTF-8",
+                    "give another path, or an absolute link to it");
 }
 
 void set_value(RunConfig& config, std::string_view place, const Setting& setting,

@@ -169,8 +169,9 @@ const Setting& setting_named(std::string_view place, const std::string& key);
 inline constexpr std::array settings_of_loss = {"loss", "huber-delta", "label-smoothing",
                                                 "weight-column"};
 
-/// Throws ConfigError for a path that is not UTF-8, which TOML and JSON files cannot hold.
-void require_utf8(const std::string& text);
+/// Throws ConfigError, with `place` if it is given, for a text that is not UTF-8, which TOML and
+/// JSON files cannot hold.
+void require_utf8(const std::string& text, const std::string& place = "");
 
 /// Sets `setting`, or the setting named `key`. Every message begins with `place`.
 ///

@@ -178,9 +178,7 @@ void require_newest(const std::filesystem::path& run, const std::filesystem::pat
 }
 
 Found find_path(const RunConfig& config) {
-  std::filesystem::path path = config.resume;
-  while (!path.has_filename() && path.has_parent_path()) path = path.parent_path();  // "run/"
-  path = without_own_links(path);
+  const std::filesystem::path path = without_own_links(without_slash(config.resume));
   std::error_code ignored;
   if (std::filesystem::is_directory(path / "checkpoints", ignored)) {
     std::optional<FolderLock> not_in_use;
@@ -277,7 +275,9 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     const Found found = config.resume == "auto" ? find_auto(config) : find_path(config);
-    for (const auto& path : {found.run, found.checkpoint}) require_utf8(path.string());
+    for (const auto& path : {found.run, found.checkpoint}) {
+      require_utf8(path.string(), "--resume");
+    }
     const bool complete = !found.run.empty() && train::is_finished(found.run);
     nlohmann::json json = {{"run", found.run.string()},
                            {"checkpoint", found.checkpoint.string()},

@@ -38,7 +38,6 @@
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/recorded_run.hpp"
-#include "lockstep/train/replica.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {
@@ -432,7 +431,7 @@ Sweep sweep_of(const Arguments& arguments, const RunConfig& base, const comm::Co
   if (arguments.operands.empty()) {
     throw ConfigError("no sweep file is given", "write `lockstep sweep SWEEP.toml --out DIR`");
   }
-  require_utf8(out_folder(arguments).string());
+  require_utf8(out_folder(arguments).string(), "--out");
   Sweep sweep = read_sweep(arguments.operand(), arguments.run_file_text, base,
                            static_cast<std::uint64_t>(comm.size()), arguments.given("epochs"));
   for (const auto& [name, value] : sweep.trials.front()) {

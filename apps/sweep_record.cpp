@@ -16,6 +16,7 @@
 #include "apps/settings.hpp"
 #include "apps/start_from_saved.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"
 
@@ -149,7 +150,7 @@ double cost(const std::string& metric, const TrialResult& result) {
   if (is_of_validation(metric) && !result.validation) return std::nan("");
   const auto& figures = is_of_validation(metric) ? *result.validation : result.test;
   const std::string name = figure_of(metric);
-  const double figure = figures.named(name).value();
+  const double figure = figures.named(name).value_or(std::nan(""));
   return train::is_less_better(name) ? figure : -figure;
 }
 
@@ -209,9 +210,8 @@ void require_recorded(const SweepRecord& record, const Trial& trial,
                                    trial.results.size(), counted(rungs, "result")));
   }
   const bool has_metric =
-      std::all_of(trial.results.begin(), trial.results.end(), [&](const TrialResult& result) {
-        return result.test.named(figure_of(record.metric)).has_value();
-      });
+      std::all_of(trial.results.begin(), trial.results.end(),
+                  [&](const TrialResult& result) { return is_usable(result, record.metric); });
   if (!has_metric) train::fail(place, "a result has no " + record.metric);
 }
 
@@ -347,7 +347,7 @@ void drop_after_rung(const fs::path& out, std::size_t rung) {
       return cost(record.metric, record.trials[a].results[rung]) <
              cost(record.metric, record.trials[b].results[rung]);
     });
-    const std::size_t kept = (there.size() + record.halving - 1) / record.halving;
+    const std::size_t kept = ceil_divide(there.size(), record.halving);
     for (std::size_t i = kept; i < there.size(); ++i) {
       Trial& trial = record.trials[there[i]];
       if (waits_for(trial, rung + 1)) trial.state = "dropped";

@@ -512,7 +512,9 @@ std::optional<Resume> run_to_resume(const Arguments& arguments, const RunConfig&
   std::optional<Resume> resume = find_resume(arguments, given, comm);
   comm::together(comm, [&] {
     const bool is_new = !resume && given.run_dir != "auto" && !arguments.given("print-config");
-    if (comm.rank() == 0 && is_new) train::require_no_run(given.run_dir);
+    if (comm.rank() != 0 || !is_new) return;
+    require_can_be_folder(given.run_dir);
+    train::require_no_run(given.run_dir);
   });
   return resume;
 }

@@ -121,7 +121,7 @@ class Content {
   /// Throws DataError if the mapped file has become shorter since it was opened.
   void check_mapped() const;
 
-  /// Says that read_at() will soon be called for these bytes.
+  /// A hint: read_at() will soon be called for these bytes.
   void prefetch(std::uint64_t offset, std::size_t bytes) const noexcept;
 
   /// Adds to `hash` the number `end` and a sample of the first `end` bytes: `blocks` blocks of 4

@@ -99,7 +99,7 @@ struct Found {
     add_texts(texts, findings);
   }
 
-  /// Adds what was found behind; `most`: of texts, beyond which one more is enough.
+  /// Adds what was found in the next part of the file; keeps at most `most` + 1 texts.
   void add(FindingsReader& findings, std::size_t most) {
     const bool has_word = words > 0;
     numbers += findings.number();
@@ -161,7 +161,7 @@ struct FoundLabels {
     add_texts(texts, findings);
   }
 
-  /// Adds what was found behind.
+  /// Adds what was found in the next part of the file.
   void add(FindingsReader& findings) {
     std::vector<std::int64_t> range;
     findings.append_to(range);

@@ -1,8 +1,8 @@
 // How ranks that open the same table share the work: each scans a part of its records.
 //
-// What all parts give, put together in the order of the file, is what one scan of the whole file
-// gives. Where that may not be so (a part has an error, ranks have different files), every rank
-// scans the whole file, which finds the same error, or none, as on one rank.
+// The parts' results, in the order of the file, equal those of one scan of the whole file. Where
+// that may not be so (a part has an error, ranks have different files), every rank scans the whole
+// file, which finds the same error, or none, as on one rank.
 #pragma once
 
 #include <cstddef>

@@ -112,7 +112,14 @@ NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
     add_temporary(temporary_);  // before open(): a signal may arrive at any time
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ >= 0) return;
+  if (descriptor_ >= 0) {
+    constexpr mode_t permissions = 0777;
+    struct stat before = {};
+    const bool replaces = ::stat(path_.c_str(), &before) == 0 && S_ISREG(before.st_mode);
+    // On a file system without permissions this fails, which does not matter.
+    if (replaces) ::fchmod(descriptor_, before.st_mode & permissions);
+    return;
+  }
   const int code = errno;
   forget_temporary(temporary_);
   fail(path_, "create", code);
@@ -134,12 +141,6 @@ void NewFile::reserve(std::uint64_t bytes) {
 void NewFile::write(std::span<const std::byte> bytes) { write_all(descriptor_, bytes, path_); }
 
 void NewFile::finish() {
-  struct stat before = {};
-  constexpr mode_t permissions = 0777;
-  if (::stat(path_.c_str(), &before) == 0 && S_ISREG(before.st_mode) &&
-      ::fchmod(descriptor_, before.st_mode & permissions) != 0) {
-    fail(path_, "keep the permissions", errno);
-  }
   if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "write", errno);
 }
@@ -155,8 +156,8 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) {
     std::error_code ignored;
-    if (!std::filesystem::is_symlink(path, ignored)) return path;
-    return replaceable(path.parent_path() / std::filesystem::read_symlink(path));
+    const auto target = std::filesystem::read_symlink(path, ignored);
+    return target.empty() ? path : replaceable(path.parent_path() / target);
   }
   if (error) {
     throw OutputError(path.string() + ": cannot be examined: " + error.message(),
@@ -275,7 +276,10 @@ void LineFile::flush() {
   try {
     write_all(descriptor_, std::as_bytes(std::span(ready)), path_);
   } catch (const OutputError&) {  // a full disk: no half of a line is left
-    [[maybe_unused]] const bool is_cut = begin >= 0 && ::ftruncate(descriptor_, begin) == 0;
+    if (begin >= 0 && ::ftruncate(descriptor_, begin) == 0) {
+      ::lseek(descriptor_, begin, SEEK_SET);
+      lines_ -= static_cast<std::uint64_t>(std::count(ready.begin(), ready.end(), '\n'));
+    }
     throw;
   }
 }
@@ -326,6 +330,21 @@ void require_no_broken_link(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+std::filesystem::path without_slash(std::filesystem::path path) {
+  while (!path.has_filename() && path.has_relative_path()) path = path.parent_path();
+  return path;
+}
+
+void require_can_be_folder(const std::filesystem::path& path) {
+  require_no_broken_link(path);
+  std::error_code ignored;
+  auto at = path;
+  while (!at.empty() && !std::filesystem::exists(at, ignored)) at = at.parent_path();
+  if (at.empty() || std::filesystem::is_directory(at, ignored)) return;
+  throw OutputError(path.string() + ": cannot be a folder: " + at.string() + " is a file",
+                    "choose another folder");
+}
 
 void make_folder(const std::filesystem::path& path) {
   std::error_code error;

@@ -18,7 +18,8 @@ namespace lockstep {
 /// link and never opens an existing file.
 class NewFile {
  public:
-  /// Throws OutputError with the path, the system's reason and a remedy, as the other members do.
+  /// The file has the permissions of the one that it will replace, if there is one. Throws
+  /// OutputError with the path, the system's reason and a remedy, as the other members do.
   explicit NewFile(std::filesystem::path path);
   ~NewFile();
   NewFile(const NewFile&) = delete;
@@ -30,8 +31,7 @@ class NewFile {
 
   void write(std::span<const std::byte> bytes);
 
-  /// Gives the file the permissions of the one that it replaces, syncs it to disk and closes it;
-  /// only the rename remains.
+  /// Syncs the file to disk and closes it; only the rename remains.
   void finish();
 
   /// Renames the finished file to its final name, replacing an existing file.
@@ -97,6 +97,12 @@ std::filesystem::path temporary_folder();
 /// The entries of a folder, sorted by path; those listed before a failure if `error` is set. Local.
 std::vector<std::filesystem::directory_entry> list_folder(const std::filesystem::path& folder,
                                                           std::error_code& error);
+
+/// "runs/A/" -> "runs/A". Local.
+std::filesystem::path without_slash(std::filesystem::path path);
+
+/// Throws OutputError for a path that is a file, or below one, or a link to nothing. Makes nothing.
+void require_can_be_folder(const std::filesystem::path& path);
 
 /// Creates the folder and its parents. Throws OutputError with the path and the reason.
 void make_folder(const std::filesystem::path& path);

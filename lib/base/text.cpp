@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -55,6 +57,13 @@ std::string grouped(std::uint64_t number) {
     text += digits[i];
   }
   return text;
+}
+
+std::string count_text(double number) {
+  if (number < 1e18) return grouped(static_cast<std::uint64_t>(std::llround(number)));
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g", number);
+  return text.data();
 }
 
 std::string counted(std::uint64_t number, std::string_view noun) {

@@ -20,6 +20,9 @@ namespace lockstep {
 /// 905010 -> "905,010".
 std::string grouped(std::uint64_t number);
 
+/// The whole number nearest to `number`, at least 0, grouped; from 1e18 on three digits of it.
+std::string count_text(double number);
+
 /// 1 -> "1 step", 1407 -> "1,407 steps".
 std::string counted(std::uint64_t number, std::string_view noun);
 

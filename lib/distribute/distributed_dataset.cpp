@@ -425,9 +425,7 @@ std::optional<std::size_t> own_rows(const DatasetFacts& facts,
 
 /// `rows` if it is the same on all ranks. Collective.
 std::optional<std::size_t> if_equal(comm::Communicator& comm, std::optional<std::size_t> rows) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()));
-  all[static_cast<std::size_t>(comm.rank())] = rows.value_or(0);
-  comm.all_gather(std::span(all));
+  const auto all = comm::gather_number(comm, rows.value_or(0));
   const bool are_equal = std::all_of(all.begin(), all.end(),
                                      [&](std::uint64_t other) { return other == all.front(); });
   return are_equal ? rows : std::nullopt;

@@ -369,7 +369,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& given) {
-  const auto path = given.has_filename() ? given : given.parent_path();  // of "runs/A/"
+  const auto path = without_slash(given);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     const auto folder = path.parent_path() / "checkpoints";

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
@@ -286,8 +287,7 @@ TakenWeights read_initial_weights(const InitialWeights& initial, nn::Network<flo
   TakenWeights result;
   result.file = initial.from;
   std::error_code ignored;
-  const auto& from = initial.from;  // "best", "best/": see find_checkpoint()
-  const bool is_best = (from.has_filename() ? from : from.parent_path()).filename() == "best";
+  const bool is_best = without_slash(initial.from).filename() == "best";  // see find_checkpoint()
   if (!is_best && !std::filesystem::exists(initial.from, ignored)) {
     throw DataError(initial.from.string() + ": no such run, checkpoint or file", from_remedy);
   }

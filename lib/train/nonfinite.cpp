@@ -162,7 +162,7 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
   std::vector<std::uint64_t> orders(ranks);
   std::vector<std::uint8_t> has_examples(ranks);
   std::vector<std::uint8_t> is_bad_input(ranks);
-  std::vector<double> losses(ranks, -1);  // greater than that without examples, and than NaN
+  std::vector<double> losses(ranks, -1);  // each rank's greatest; -1: no examples, or NaN alone
   orders[me] = mine.order;
   has_examples[me] = mine.rows.empty() ? 0 : 1;
   is_bad_input[me] = mine.is_bad_input ? 1 : 0;

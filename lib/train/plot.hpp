@@ -1,5 +1,4 @@
-// Figures as SVG or PNG: curves in panels; the epochs of a run, and their figure, loss and score
-// against epochs.
+// Figures as SVG or PNG: panels of curves, and the loss and score of runs against their epochs.
 #pragma once
 
 #include <cstddef>

@@ -182,13 +182,6 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
 }
 
 void require_no_run(const std::filesystem::path& path) {
-  std::error_code ignored;
-  for (auto at = path; !at.empty(); at = at.parent_path()) {  // "data.csv", "data.csv/run"
-    if (!std::filesystem::exists(at, ignored)) continue;
-    if (std::filesystem::is_directory(at, ignored)) break;
-    throw OutputError(path.string() + ": cannot be a folder: " + at.string() + " is a file",
-                      "choose another one");
-  }
   if (run_file_in(path).empty()) return;
   require_not_locked(path);
   refuse_run(path);

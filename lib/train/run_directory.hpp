@@ -186,8 +186,7 @@ class RunDirectory final : public Observer {
 /// error in its own units. Local.
 nlohmann::ordered_json scores_json(const Evaluation& test, const CheckpointInfo& info);
 
-/// Throws ConfigError if `folder` holds a run, which may be in use by another job; OutputError if
-/// it is a file, or below one. Local.
+/// Throws ConfigError if `folder` holds a run, which may be in use by another job. Local.
 void require_no_run(const std::filesystem::path& folder);
 
 /// Removes the run in `folder`, but for its flight recorders, if it has certainly saved no

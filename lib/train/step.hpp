@@ -72,7 +72,7 @@ using Blocks = std::vector<std::span<std::byte>>;
 /// Segments of a flat block of `layout`, in order, each of which is cut into an equal range for
 /// every rank. So every rank has a part of every large tensor: products leave out terms that are
 /// zero, most of which are in the first layer, and contiguous slices would give one rank less work.
-/// `least`: of the elements of a range, but for that of a block with fewer. Local.
+/// A range has at least `least` elements, unless the block is too small for that. Local.
 std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks,
                                std::size_t least = 16384);
 
@@ -182,9 +182,9 @@ class Step {
   /// The batch's features must be in the network's rows(batch.piece), staged on the device, or with
   /// micro-batches those of MicroBatches::set_features(). Adds the time of each phase to `seconds`,
   /// which begins with that of reading the batch. `stop`: this rank's request to stop, a number of
-  /// the caller's; it travels with the results. Allocates no memory, except a few words for
-  /// norms of tensors (optim::needs_norms) and where a batch has another size than the one before,
-  /// and with FILE sum buffers if a step needs more than all before.
+  /// the caller's; it travels with the results. Allocates no memory that grows with network or
+  /// batch, except for embeddings, audits, where a batch has another size than the one before, and
+  /// with FILE sum buffers if a step needs more than all before.
   ///
   /// The update is that of the mean of the losses with their weights: Tally.
   ///

@@ -91,7 +91,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("evaluate --y=4", ["unknown flag '--y=4'"]),
     ("launch mpirun -n 2 lockstep train", ["1 word: mpirun", "-- COMMAND"]),
     ("launch --max-restarts 3 mpirun -n 2 lockstep train", ["no command", "behind --"]),
-    ('train --data a.csv --label-column "a', ["--label-column: a quote is opened", "within double quotes"]),
+    ('train --data a.csv --label-column "a', ["--label-column: a quote is opened", "double quotes"]),
 ]
 RUN_FILE_ERRORS = [  # text of the run file, what the message must name
     ("seed = 1\nbach-size = 3\n", ["bad.toml:2", "bach-size", "'batch-size'"]),

@@ -30,7 +30,6 @@ class LeNet(OnMnist):
         found = {str(world): self.hash_of(f"world-{number}", "--threads 1", **world)
                  for number, world in enumerate(WORLDS)}
         found["2 threads of products"] = self.hash_of("products", "--threads 2", ranks=1)
-        found["no batch read ahead"] = self.hash_of("ahead", "--prefetch 0 --threads 3", threads=1)
         self.assertEqual(len(set(found.values())), 1, found)
 
     def test_one_epoch(self):

@@ -1,7 +1,7 @@
 """The commands of README.md and of the guides, pasted in order into one new shell, as a reader would.
 
 Every line `$ ...` of a ```console block and every ```python block runs, or stands in NOT_RUN with the reason. A
-shortened command stands in SHORTER.
+shortened command stands in SHORTER. What the others print of a run's weights or of a plan's digest is compared.
 """
 
 import re
@@ -36,23 +36,25 @@ SHORTER = [
     # The network is not there: `mnist` is a folder of MNIST, or of drawn digits.
     (r"^scripts/get_mnist\.sh && ", ""),
     # The drawn digits and configs/tutorial.toml, with fewer records and epochs.
-    (r"lockstep train(?! --resume|.* --data)", "lockstep train --train-limit 2000 --test-limit 1000"),
+    (r"lockstep train(?! --resume|.* --(data|train-limit))", "lockstep train --train-limit 2000 --test-limit 1000"),
     (r"lockstep train(?! --resume|.* --(data|epochs))", "lockstep train --epochs 1"),
 ]
+PRINTED = re.compile(r"^(?:weights|  digest +) *([0-9a-f]{16})", re.MULTILINE)
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 END = re.compile(r"\n@@ end (\d+) ([\d ]+)\n")  # the codes of a pipe's commands
 
 
 def steps_of(document):
-    """The commands of a document in order, as (language, text)."""
+    """The commands of a document in order, as (language, text, hashes that it is said to print)."""
     if language := re.search(r"^```(sh|bash|shell)", document.read_text(), re.MULTILINE):
         raise AssertionError(f"{document}: {language[0]}: commands stand in ```console, so that this test runs them")
     for language, text in BLOCK.findall(document.read_text()):
         if language == "python":
-            yield language, text
-        else:
-            yield from ((language, line[2:].partition("  #")[0].strip()) for line in text.splitlines()
-                        if line.startswith("$ "))
+            yield language, text, []
+            continue
+        for lines in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, printed = lines.partition("\n")
+            yield language, line.partition("  #")[0].strip(), PRINTED.findall(printed)
 
 
 def iris_csv(folder):
@@ -78,27 +80,29 @@ class Readme(command.CommandTest):
             self.succeed("generate", view / "mnist")
         return view
 
-    def shell_line(self, language, text, view):
-        """What runs for a step, or None."""
+    def shell_line(self, language, text, hashes, view):
+        """What runs for a step, and the hashes that it must print; or None."""
         if language == "python":
             if "pandas" not in text or (find_spec("pandas") and find_spec("sklearn")):
-                return f"{sys.executable} - <<'PYTHON'\n{text}PYTHON"
+                return f"{sys.executable} - <<'PYTHON'\n{text}PYTHON", []
             self.assertIn("iris.csv", text, "no substitute for this Python without pandas and scikit-learn")
             print("REPLACED: no pandas and scikit-learn here, so iris.csv is the test's own", file=sys.stderr)
             iris_csv(view)
             return None
         if any(re.fullmatch(pattern, text) for pattern in NOT_RUN):
             return None
+        shorter = text
         for pattern, replacement in SHORTER:
-            text = re.sub(pattern, replacement, text)
-        return text
+            shorter = re.sub(pattern, replacement, shorter)
+        return shorter, hashes if shorter == text else []
 
     def check(self, document, before=()):
         """Pastes the document's commands, after those of `before`."""
         if not command.MPI:
             self.skipTest("the build under test has no MPI")
         view = self.checkout()
-        lines = [*before] + [line for line in (self.shell_line(*step, view) for step in steps_of(document)) if line]
+        steps = [(line, []) for line in before] + [step for step in (self.shell_line(*step, view) for step in steps_of(document)) if step]
+        lines = [line for line, _ in steps]
         script = self.folder / "paste.sh"
         script.write_text("".join(f"{line}\nprintf '\\n@@ end %d %s\\n' {i} \"${{PIPESTATUS[*]}}\"\n" for i, line in enumerate(lines)))
         # A new shell, without the settings that command.py gives to mpirun.
@@ -107,20 +111,21 @@ class Readme(command.CommandTest):
         self.assertEqual(result.code, 0, str(result))
         outputs = END.split(result.out)
         self.assertEqual(outputs[1::3], [str(i) for i in range(len(lines))], str(result))
-        for line, output, ended in zip(lines, outputs[0::3], outputs[2::3]):
+        for (line, hashes), output, ended in zip(steps, outputs[0::3], outputs[2::3]):
             with self.subTest(document=document.name, command=line):
                 *before, code = ended.split()
                 self.assertLessEqual(set(before), {"0", "141"}, f"\n$ {line}\n{output}")  # 141: its reader has left
                 codes = ["0", *(code for pattern, code in MAY_END_WITH.items() if re.fullmatch(pattern, line))]
                 self.assertIn(code, codes, f"\n$ {line}\n{output}")
                 self.assertNotIn("lockstep: error", output, f"\n$ {line}\n{output}")
+                self.assertEqual(hashes and PRINTED.findall(output), hashes, f"\n$ {line}\n{output}")
         print(f"{document.name}: {len(lines)} commands, {result.seconds:.0f} s", file=sys.stderr)
 
     def test_readme(self):
         self.check(command.REPOSITORY / "README.md")
 
     def test_guides(self):
-        exports = [text for _, text in steps_of(command.REPOSITORY / "README.md") if text.startswith("export ")]
+        exports = [text for _, text, _ in steps_of(command.REPOSITORY / "README.md") if text.startswith("export ")]
         for guide in sorted((command.REPOSITORY / "apps/guides").glob("*.md")):
             shutil.rmtree(self.folder / "lockstep", ignore_errors=True)
             with self.subTest(guide=guide.name):

@@ -294,7 +294,8 @@ class Sweep(command.CommandTest):
                               ({"trials": [{**trial, "state": "waiting"}]}, "a trial is waiting, with 1 of 1 result"),
                               ({"trials": [{**trial, "results": [result] * 2}]}, "with 2 of 1 result"),
                               ({"trials": [trial, other]}, "values of different settings"),
-                              ({"metric": "testing auc"}, "a result has no testing auc")):
+                              ({"metric": "testing auc"}, "a result has no testing auc"),
+                              ({"metric": "validation auc"}, "a result has no validation auc")):
             with self.subTest(text):
                 (self.folder / "out" / "sweep.json").write_text(json.dumps({**before, **damaged}))
                 self.assert_refused(run("sweep --show", self.folder / "out"), 65, ["sweep.json", text])

@@ -393,7 +393,8 @@ class Tables(command.CommandTest):
 
     def test_every_command_that_opens_data_takes_the_flags_of_tables(self):
         data = self.write(text_of(flowers()))
-        for words in ("plan --data", "inspect", "bench data --data", "doctor --data"):
+        for words in ("plan --data", "inspect", "bench data --data", "doctor --data", "train --dry-run --data",
+                      "bench step --layers 4 --batch-size 8 --rounds 1 --round-steps 1 --data"):
             self.succeed(words, data, "--label-column art --test-split 0.2")
 
     def test_few_and_many_classes(self):

@@ -24,6 +24,14 @@ TEST_CASE("numbers for people", "[base]") {
   CHECK(shortest(1e-20F) == "1e-20");
 }
 
+TEST_CASE("counts that may be beyond 64 bits", "[base]") {
+  CHECK(count_text(0) == "0");
+  CHECK(count_text(1234.5) == "1,235");
+  CHECK(count_text(1e30) == "1e+30");
+  CHECK(zero_padded(7, 3) == "007");
+  CHECK(zero_padded(1234, 3) == "1234");
+}
+
 TEST_CASE("lists are split at commas", "[base]") {
   CHECK(split_list("700, 500") == std::vector<std::string>{"700", "500"});
   CHECK(split_list("7") == std::vector<std::string>{"7"});
