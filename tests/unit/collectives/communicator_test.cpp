@@ -25,12 +25,18 @@ TEST_CASE("the world of one keeps the communicator's contract", "[collectives]")
 }
 
 TEST_CASE("a rank's cores are its share of those that its node's ranks may use", "[collectives]") {
+  const auto of = [](int ranks, int cores) {
+    comm::Place place;
+    place.local_ranks = ranks;
+    place.cores = cores;
+    return comm::own_cores(place);
+  };
   constexpr int many = 1'000'000;
-  CHECK(comm::own_cores({.cores = 1}) == 1);  // of more, if this process is bound to more
-  CHECK(comm::own_cores({.cores = many}) == bound_cores());
-  CHECK(comm::own_cores({.local_ranks = 4, .cores = 2}) == 1);
-  CHECK(comm::own_cores({.local_ranks = many, .cores = many}) == 1);
-  CHECK(comm::own_cores({}) == bound_cores());
+  CHECK(of(1, 1) == 1);  // of more, if this process is bound to more
+  CHECK(of(1, many) == bound_cores());
+  CHECK(of(4, 2) == 1);
+  CHECK(of(many, many) == 1);
+  CHECK(of(1, 0) == bound_cores());
   CHECK(comm::SelfCommunicator().place().cores == bound_cores());
 }
 

@@ -92,7 +92,9 @@ TEST_CASE("device: ranks on devices and on processors share memory", "[device][t
 TEST_CASE("device: a replica takes features of one kind", "[device][train]") {
   test::devices(1, 1);
   constexpr std::uint64_t records = 16;
-  data::SyntheticSource bytes(*data::drawn_set("synthetic"), data::Part::train, {.limit = records});
+  data::ReadOptions read;
+  read.limit = records;
+  data::SyntheticSource bytes(*data::drawn_set("synthetic"), data::Part::train, read);
   const data::Plan plan({.records = records, .batch_size = 8});
   comm::SelfCommunicator comm;
   train::ReplicaOptions options;
