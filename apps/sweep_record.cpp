@@ -204,10 +204,10 @@ void require_recorded(const SweepRecord& record, const Trial& trial,
     train::fail(place, "trials have values of different settings");
   }
   const std::size_t rungs = record.rung_count();
-  const bool is_finished = trial.state == "finished";
-  if (trial.results.size() > rungs || is_finished != (trial.results.size() == rungs)) {
-    train::fail(place, fmt::format("a trial is {}, with {} of {}", trial.state,
-                                   trial.results.size(), counted(rungs, "result")));
+  const std::size_t results = trial.results.size();
+  if (trial.state == "finished" ? results != rungs : results >= rungs) {
+    train::fail(place, fmt::format("a trial is {}, with {} of {}", trial.state, results,
+                                   counted(rungs, "result")));
   }
   const bool has_metric =
       std::all_of(trial.results.begin(), trial.results.end(),

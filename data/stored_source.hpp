@@ -201,7 +201,8 @@ struct SplitRecords {
 /// Ranks    local.
 SplitRecords split_records(std::uint64_t records, double share, std::uint64_t seed, Split split);
 
-/// Some records of a source that several subsets share, which take turns by Source::reading().
+/// A subset of the records of a source. Subsets in several threads may share the source: each read
+/// holds its Source::reading().
 ///
 /// Record i is record ids[i] of the whole source. Local.
 class SubsetSource final : public Source {

@@ -24,8 +24,8 @@ Dataset<std::int64_t> range_dataset(std::int64_t count);
 /// The records of `source`; under FILE, of each worker's files. A record's number is its id.
 ///
 /// Batches of records, shuffled or not, are read as in the command: a data::BatchReader finds the
-/// records of a batch in a data::Plan and reads them with one call of Source::read. Passes take
-/// turns by Source::reading(), also with Replica::evaluate() of the same source.
+/// records of a batch in a data::Plan and reads them with one call of Source::read. Each
+/// read holds Source::reading(), as those of Replica::evaluate() do.
 /// Errors   throws ConfigError for records with values to predict, or with weights.
 Dataset<Example> from_source(std::shared_ptr<data::Source> source);
 

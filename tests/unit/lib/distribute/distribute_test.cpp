@@ -447,7 +447,7 @@ TEST_CASE("the element spec tells type and shape", "[distribute]") {
   CHECK(of_workers == std::vector<std::string>(2, "int64 (?)"));  // the second one ends with 1
 }
 
-TEST_CASE("readers of one source take turns", "[distribute]") {
+TEST_CASE("only one thread at a time reads from a source", "[distribute]") {
   const auto source = std::make_shared<ToySource>(64, 5, 3);
   std::atomic<int> readers = 0;
   std::atomic<bool> were_alone = true;
