@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -16,6 +18,7 @@
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/trainer.hpp"
@@ -512,6 +515,10 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   }
   options.device = train::Device::cuda;
   options.threads = config.threads ? threads : 0;
+  // The watchdog waits less, and says why a rank makes no progress.
+  const double longest = launching::start_limit(static_cast<double>(config.timeout));
+  options.nccl_timeout =
+      std::chrono::seconds(static_cast<std::int64_t>(longest)) + std::chrono::minutes(1);
   if (config.backend != "nccl" && config.backend != "auto") {
     options.device_exchange = train::DeviceExchange::staged;
   }

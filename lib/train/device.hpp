@@ -2,6 +2,7 @@
 // no_device.cpp instead of cuda/.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <memory_resource>
 #include <string>
@@ -21,6 +22,7 @@ struct DeviceOptions {
   Precision precision = Precision::float32;
   bool share = false;  ///< ranks of a host may share a device
   DeviceExchange exchange = DeviceExchange::automatic;
+  std::chrono::seconds nccl_timeout = ReplicaOptions().nccl_timeout;
   std::size_t rows = 0;  ///< maximum number of rows in a pass on this rank
   /// The ranks that use a device, if the others train on the CPU; null: all ranks.
   comm::Communicator* devices = nullptr;

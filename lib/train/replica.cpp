@@ -169,6 +169,7 @@ void Replica::make_device(const ReplicaOptions& options) {
   device.share = options.share_device;
   // Without a step there is nothing to exchange.
   device.exchange = plan_ ? options.device_exchange : DeviceExchange::staged;
+  device.nccl_timeout = options.nccl_timeout;
   device.rows = rows_;
   device.devices = options.devices;
   device_ = make_device_replica(*network_, device, groups_.batch);

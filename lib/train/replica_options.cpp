@@ -2,6 +2,7 @@
 #include "lockstep/train/replica_options.hpp"
 
 #include <array>
+#include <chrono>
 #include <string>
 
 #include "lockstep/base/text.hpp"
@@ -119,6 +120,12 @@ void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups)
 }  // namespace
 
 void require_consistent(const ReplicaOptions& options, const Groups& groups) {
+  constexpr std::chrono::seconds max_timeout{6'000'000'000};  // nanoseconds in 64 bits
+  if (options.nccl_timeout < std::chrono::seconds(1) || options.nccl_timeout > max_timeout) {
+    throw ConfigError(
+        "`nccl_timeout` of " + std::to_string(options.nccl_timeout.count()) + " seconds",
+        "give 1 to " + std::to_string(max_timeout.count()));
+  }
   if (options.threads < 0) {
     throw ConfigError("`threads=" + std::to_string(options.threads) + "`: below 0",
                       "give their number, or 0 for all cores of the rank");

@@ -1,6 +1,7 @@
 // Options of a replica, which train::Replica documents.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,10 +55,10 @@ enum class DeviceExchange {
   staged,  ///< through host memory, with the ranks' communicator
 };
 
-/// Options of a replica. The defaults are those of `lockstep train`, so the same data gives the
-/// same weights. Ranks may differ in how they compute (simd, zeros, threads, prefetch; micro_batch
-/// but not with "model"; products, device and its options but not with allreduce), and must have
-/// the same in all else that is a value.
+/// Options of a replica. The defaults are those of `lockstep train` but for nccl_timeout, so the
+/// same data gives the same weights. Ranks may differ in how they compute (simd, zeros, threads,
+/// prefetch; micro_batch but not with "model"; products, device and its options but not with
+/// allreduce), and must have the same in all else that is a value.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   /// `lockstep train` rounds the learning rate to float32: a program that wants the weights of its
@@ -90,6 +91,10 @@ struct ReplicaOptions {
   Device device = Device::cpu;
   bool share_device = false;  ///< ranks of a host may share a device; not on the CPU
   DeviceExchange device_exchange = DeviceExchange::automatic;  ///< not staged or nccl on the CPU
+  /// The most time that NCCL may take to start and to end an exchange (else CommError, 86), from a
+  /// second on. `lockstep train` gives five times its `--timeout` and a minute, so that its
+  /// watchdog finds a hang first.
+  std::chrono::seconds nccl_timeout = std::chrono::minutes(2);
   /// The ranks with a device, if the others compute on the CPU; null: all ranks.
   comm::Communicator* devices = nullptr;
 

@@ -1,5 +1,3 @@
-#include <chrono>
-
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/cuda/device.hpp"
 #include "lockstep/train/cuda/device_step.hpp"
@@ -7,9 +5,6 @@
 
 namespace lockstep::train {
 namespace {
-
-/// Timeout of device collectives.
-constexpr std::chrono::minutes max_patience{2};
 
 std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
   return options.strict ? make_strict_device_products(options.rows)
@@ -46,7 +41,7 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
   if (!asked && comm.size() == 1) return nullptr;
   const bool can_nccl = comm::nccl_built_in() && !device.shared && options.devices == nullptr;
   if (asked || (options.exchange == DeviceExchange::automatic && can_nccl)) {
-    return comm::make_nccl_communicator(comm, stream, max_patience);
+    return comm::make_nccl_communicator(comm, stream, options.nccl_timeout);
   }
   return comm::make_staged_communicator(comm, stream);
 }

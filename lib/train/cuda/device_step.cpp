@@ -316,7 +316,7 @@ class DeviceAllReduceStep final : public DeviceStep {
     const auto& graphs = graphs_for({slot, rows, batch.leaf});
     is_updated_ = !must_wait(batch);
     // After this, no rank still reads data or records graphs while others wait in NCCL, whose limit
-    // is short.
+    // is for exchanges alone.
     if (device_ != nullptr) is_updated_ = comm_.all_agree(is_updated_);
     if (is_updated_) update_.begin(static_cast<double>(batch.global_examples), steps());
     for (std::size_t b = 0; b < buckets_.size(); ++b) {

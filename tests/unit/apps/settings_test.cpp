@@ -1,6 +1,7 @@
 #include "apps/settings.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <sstream>
 
 #include "apps/flag_names.hpp"
@@ -222,6 +223,13 @@ TEST_CASE("flags are written in errors that passed through other ranks as text",
   CHECK(agreed.problem() == "rank 1 on h2: too few");
   CHECK(agreed.remedy() == "use a larger `batch_size`");
   CHECK(with_flags(agreed.what()) == "rank 1 on h2: too few\n  remedy: use a larger --batch-size");
+}
+
+TEST_CASE("NCCL has more time than the watchdog gives a start", "[config]") {
+  RunConfig config;
+  config.device = "cuda";
+  config.timeout = 7;
+  CHECK(replica_options(config, /*threads=*/1).nccl_timeout == std::chrono::seconds(5 * 7 + 60));
 }
 
 TEST_CASE("an error about one option carries its name and value", "[config]") {

@@ -1,12 +1,17 @@
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
 
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/train/device.hpp"
 #include "tests/fakes/cuda/fake.hpp"
+#include "tests/fakes/cuda/fake_nccl.hpp"
+#include "tests/support/per_rank.hpp"
 #include "tests/unit/device/toy_device.hpp"
 
 using namespace lockstep;
 using namespace lockstep::test;
+using namespace std::chrono_literals;
 using train::DeviceExchange;
 
 TEST_CASE("device: a call that fails on one rank ends all, and nothing is left",
@@ -32,6 +37,28 @@ TEST_CASE("device: a call that fails on one rank ends all, and nothing is left",
     REQUIRE(fake_cuda::live_objects() == objects);
   }
   REQUIRE(failed > 0);
+}
+
+TEST_CASE("device: training waits for NCCL as long as nccl_timeout", "[device][train]") {
+  fake_cuda::set_devices(2);
+  ToyRun run{.canonical = false, .epochs = 1};
+  run.options = [](train::ReplicaOptions& options) {
+    on_device(DeviceExchange::nccl, /*strict=*/false)(options);
+    options.nccl_timeout = 1s;
+  };
+  fake_nccl::fail("ncclAllReduce", ncclInvalidUsage, 1);
+  const auto errors = per_rank(2, [&](comm::Communicator& comm) -> std::string {
+    std::string text;
+    try {
+      train_toy(comm, run);
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    comm.all_agree(true);  // no rank leaves while another one looks for the cause
+    return text;
+  });
+  CHECK_THAT(errors[0], Catch::Contains(": not done after 1.0 s; rank 1 on "));
+  CHECK_THAT(errors[1], Catch::StartsWith("ncclAllReduce on rank 1 of 2: invalid usage"));
 }
 
 namespace {

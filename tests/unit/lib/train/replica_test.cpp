@@ -1,6 +1,7 @@
 #include "lockstep/train/replica.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -706,6 +707,11 @@ TEST_CASE("options out of range are refused", "[train]") {
   own = options;
   own.threads = -1;
   CHECK_THAT(refused(own), Catch::StartsWith("2: `threads=-1`"));
+  for (const auto timeout : {std::chrono::seconds(0), std::chrono::seconds::max()}) {
+    own = options;
+    own.nccl_timeout = timeout;
+    CHECK_THAT(refused(own), Catch::StartsWith("2: `nccl_timeout` of "));
+  }
   own = options;
   own.device_exchange = train::DeviceExchange::staged;
   CHECK_THAT(refused(own), Catch::StartsWith("2: device_exchange staged with device cpu"));
