@@ -10,6 +10,7 @@
 namespace lockstep {
 
 inline constexpr std::size_t alignment_bytes = 64;
+inline constexpr std::size_t line_floats = alignment_bytes / sizeof(float);  ///< of a cache line
 
 /// A fixed number of elements, zeroed, at an address that is a multiple of 64 bytes.
 ///

@@ -78,12 +78,11 @@ Network<Real>::Network(const NetworkShape& shape, std::size_t rows, Products<Rea
       results_(rows, memory),
       loss_(built_in_loss<Real>(default_loss)) {
   connect();
-  constexpr std::size_t line = 16;  // elements, so that every matrix begins a cache line
   std::size_t end = 0;
   const auto place_matrix = [&](std::size_t width) {
     widths_.push_back(width);
     starts_.push_back(end);
-    end += round_up(rows * width, line);
+    end += round_up(rows * width, alignment_bytes / sizeof(Real));  // each begins a cache line
   };
   place_matrix(shape.features);
   for (const Placed& placed : layers_) place_matrix(placed.layer->outputs());

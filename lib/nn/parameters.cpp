@@ -9,16 +9,14 @@
 namespace lockstep::nn {
 namespace {
 
-constexpr std::size_t line = 16;  // elements: one cache line of floats
-
 /// Sets the offsets; returns the length of the block.
 std::size_t lay_out(std::vector<ParameterSpec>& tensors, std::size_t slices) {
   std::size_t at = 0;
   for (ParameterSpec& tensor : tensors) {
     tensor.offset = at;
-    at += round_up(tensor.stored, line);
+    at += round_up(tensor.stored, line_floats);
   }
-  return round_up(at, line * slices);
+  return round_up(at, line_floats * slices);
 }
 
 }  // namespace

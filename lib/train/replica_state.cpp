@@ -241,9 +241,9 @@ std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
   });
   // A block ends with the last tensor, but for the padding of its last slice.
   const auto& last = network_->parameters().tensors().back();
-  constexpr std::size_t line = alignment_bytes / sizeof(float);
   const auto ranks = static_cast<std::size_t>(groups_.all.size());
-  return std::make_unique<SharedSnapshot>(groups_.all, last.offset + last.stored + line * ranks);
+  return std::make_unique<SharedSnapshot>(groups_.all,
+                                          last.offset + last.stored + line_floats * ranks);
 }
 
 void Replica::keep(SharedSnapshot& snapshot, const TrainingPosition& position) {

@@ -47,8 +47,7 @@ std::span<const nn::ExampleResult> GatheredResults::gather(std::span<const nn::E
 
 std::vector<Range> segments_of(const nn::ParameterLayout<float>& layout, std::size_t ranks,
                                std::size_t least) {
-  constexpr std::size_t line = alignment_bytes / sizeof(float);
-  const std::size_t unit = line * ranks;
+  const std::size_t unit = line_floats * ranks;
   std::vector<Range> segments;
   std::size_t begin = 0;
   for (const nn::ParameterSpec& tensor : layout.tensors()) {
