@@ -91,7 +91,7 @@ void reduce_typed(Inputs inputs, Op op, Range range, std::byte* out) {
 Range part_of(std::size_t count, int rank, int size) {
   constexpr std::size_t line = 64;  // elements: at least a cache line of any type
   const auto ranks = static_cast<std::size_t>(size);
-  const std::size_t each = ((count + ranks - 1) / ranks + line - 1) / line * line;
+  const std::size_t each = round_up(ceil_divide(count, ranks), line);
   const std::size_t begin = std::min(count, static_cast<std::size_t>(rank) * each);
   return {begin, std::min(count, begin + each)};
 }

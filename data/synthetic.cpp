@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/data/stored_source.hpp"
 
 namespace lockstep::data {
@@ -27,7 +28,7 @@ SyntheticSource::SyntheticSource(const DrawnSet& set, Part part, const ReadOptio
       records_(std::min(set.records(part), checked_limit(options).value_or(set.records(part)))),
       classes_(options.classes.value_or(10)),
       scale_(options.divide_by),
-      blocks_(static_cast<std::size_t>((records_ + block_records - 1) / block_records)) {
+      blocks_(ceil_divide(records_, block_records)) {
   if (classes_ < 10) {
     throw ConfigError("the built-in data set has 10 classes, not " + std::to_string(classes_),
                       "give `classes=10` or more, or other data with `data`");

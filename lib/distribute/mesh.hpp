@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/base/range.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/distribute/tensor.hpp"
@@ -156,7 +157,7 @@ class Mesh {
     auto& comm = communicator(name);
     if (comm.size() == 1 || values.empty()) return;
     const auto ranks = static_cast<std::size_t>(comm.size());
-    const std::size_t block = (values.size() + ranks - 1) / ranks;
+    const std::size_t block = ceil_divide(values.size(), ranks);
     std::vector<T> padded(ranks * block);
     std::copy(values.begin(), values.end(), padded.begin());
     std::vector<T> mine(block);

@@ -224,7 +224,7 @@ void sum_products(const TileTerms& terms, FirstSums first, float* sums) {
 constexpr decltype(&sum_products<1, 1>) sum_kernels[2][2] = {
     {sum_products<1, 1>, sum_products<1, 2>}, {sum_products<2, 1>, sum_products<2, 2>}};
 
-constexpr std::size_t tiles_of(std::size_t rows) { return (rows + tile_size - 1) / tile_size; }
+constexpr std::size_t tiles_of(std::size_t rows) { return ceil_divide(rows, tile_size); }
 
 /// Packs A, terms along the columns: zero beyond rows and columns.
 void pack_tiles_of_rows(Matrix<const float> rows, std::uint32_t* out) {

@@ -14,11 +14,13 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/base/range.hpp"
+
 namespace lockstep {
 
 /// The number of leaves of `rows` rows; the last one may be short.
 constexpr std::size_t leaves_of(std::size_t rows, std::size_t leaf) noexcept {
-  return rows / leaf + (rows % leaf != 0 ? 1 : 0);
+  return ceil_divide(rows, leaf);
 }
 
 /// The most rows, but at least a leaf, that are a power of two of leaves: a node of the tree.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/numerics/amx.hpp"
 #include "lockstep/numerics/simd_targets.hpp"
 #include "lockstep/numerics/strict.hpp"
@@ -199,7 +200,7 @@ constexpr std::size_t unit = 16;  // floats of the widest vector
 
 std::size_t floats_of_array(std::size_t bytes) {
   const std::size_t least = product_threads() * 512;
-  return (std::max(bytes / (2 * sizeof(float)), least) + unit - 1) / unit * unit;
+  return round_up(std::max(bytes / (2 * sizeof(float)), least), unit);
 }
 
 }  // namespace
@@ -212,7 +213,7 @@ BandwidthProbe::BandwidthProbe(std::size_t bytes)
 TimedWork BandwidthProbe::measured(Simd simd, double seconds) {
   const MachineKernels& kernels = kernels_of(simd);
   const std::size_t threads = product_threads();
-  const std::size_t each = (a_.size() / unit + threads - 1) / threads * unit;
+  const std::size_t each = ceil_divide(a_.size() / unit, threads) * unit;
   constexpr std::size_t most = std::size_t{1} << 17;  // at a time, so that all end together
   std::vector<std::size_t> done(threads);             // of the current pass
   return timed(seconds, [&](std::size_t thread) {

@@ -72,7 +72,7 @@ inline constexpr std::size_t panel_unit =
     16;  ///< floats in a cache line; widths are rounded up to it
 
 constexpr std::size_t round_to_unit(std::size_t count) noexcept {
-  return (count + panel_unit - 1) / panel_unit * panel_unit;
+  return round_up(count, panel_unit);
 }
 
 /// Rows [first_row, last_row) of one panel, restricted to columns [column, column + width).
@@ -90,9 +90,7 @@ struct Panels {
 
   /// Floats in all panels, padding included.
   constexpr std::size_t size() const noexcept { return inputs * round_to_unit(outputs); }
-  constexpr std::size_t panels() const noexcept {
-    return (outputs + panel_columns - 1) / panel_columns;
-  }
+  constexpr std::size_t panels() const noexcept { return ceil_divide(outputs, panel_columns); }
   constexpr std::size_t first_of(std::size_t panel) const noexcept {
     return panel * panel_columns * inputs;
   }

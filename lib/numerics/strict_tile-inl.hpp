@@ -45,7 +45,7 @@ constexpr std::size_t min_listed_outputs = 256;  // fewer do not pay for the lis
 constexpr std::size_t mask_rows = 32;
 constexpr std::size_t mask_words = 16;
 
-constexpr std::size_t chunks_of(std::size_t terms) { return (terms + bf16_chunk - 1) / bf16_chunk; }
+constexpr std::size_t chunks_of(std::size_t terms) { return ceil_divide(terms, bf16_chunk); }
 
 /// Room for a list of columns: in bf16 a number for each chunk, the prefetched entries, and a
 /// vector that is stored past the end.
@@ -55,12 +55,11 @@ constexpr std::size_t list_floats(std::size_t inputs) {
 
 /// Room for the lists of all tiles of a call of forward; behind it are the factors x in bf16.
 constexpr std::size_t forward_lists(std::size_t rows, std::size_t inputs) {
-  const std::size_t tiles =
-      (std::min(rows, forward_rows) + listed_tile_rows - 1) / listed_tile_rows;
+  const std::size_t tiles = ceil_divide(std::min(rows, forward_rows), listed_tile_rows);
   return round_to_unit(tiles * list_floats(inputs));
 }
 
-constexpr std::size_t mask_rounds(std::size_t rows) { return (rows + mask_rows - 1) / mask_rows; }
+constexpr std::size_t mask_rounds(std::size_t rows) { return ceil_divide(rows, mask_rows); }
 
 /// Pending nodes of sections that dW needs room for, beside dw itself; `node`: the rows of one.
 constexpr std::size_t section_levels(std::size_t rows, std::size_t node) {
@@ -348,7 +347,7 @@ struct Dispatch {
 /// Splits `rows` into the fewest near-equal parts of at most `most`: work(first, count).
 template <class Work>
 HWY_INLINE void for_tiles(std::size_t rows, std::size_t most, Work work) {
-  const std::size_t parts = (rows + most - 1) / most;
+  const std::size_t parts = ceil_divide(rows, most);
   for (std::size_t part = 0, first = 0; part < parts; ++part) {
     const std::size_t count = rows / parts + (part < rows % parts ? 1 : 0);
     work(first, count);

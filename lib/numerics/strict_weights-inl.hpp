@@ -403,7 +403,7 @@ struct WeightsSection {
 inline Range columns_of_slice(const Panels& layout, Range slice) {
   const std::size_t panel_floats = panel_columns * layout.inputs;
   return {slice.begin / panel_floats * panel_columns,
-          std::min((slice.end + panel_floats - 1) / panel_floats * panel_columns,
+          std::min(ceil_divide(slice.end, panel_floats) * panel_columns,
                    round_to_unit(layout.outputs))};
 }
 

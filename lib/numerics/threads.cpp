@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/base/spin.hpp"
 
 namespace lockstep {
@@ -53,7 +54,7 @@ class Team {
   /// that thread has not begun.
   void run(std::size_t count, std::size_t unit, const SharedWork& work) noexcept {
     count_ = count;
-    each_ = ((count + size() - 1) / size() + unit - 1) / unit * unit;
+    each_ = round_up(ceil_divide(count, size()), unit);
     work_ = work;
     parts_left_.store(static_cast<std::uint32_t>(size()), std::memory_order_relaxed);
     const std::uint32_t turn = begin();

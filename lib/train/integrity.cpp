@@ -4,6 +4,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/range.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 #include "lockstep/train/device.hpp"
@@ -60,7 +61,7 @@ Sentinel::Sentinel(const nn::Network<float>& network, DeviceReplica* device, con
 std::span<std::byte> Sentinel::begin(std::uint64_t step) {
   if (comm_.size() == 1) return {};
   const std::size_t all = network_.parameters().values().size();
-  const std::size_t each = all / parts_ + (all % parts_ == 0 ? 0 : 1);
+  const std::size_t each = ceil_divide(all, parts_);
   const std::size_t first = std::min(all, step % parts_ * each);
   step_ = step;
   part_ = {first, std::min(all, first + each)};

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/range.hpp"
 
 namespace lockstep::cuda {
 /// A runtime call or an earlier kernel failed; the device is unusable for this process. Exit
@@ -171,7 +172,7 @@ struct Grid {
 
 /// A grid with one thread per element, for `count` elements in blocks of `threads`.
 inline Grid grid_of(std::size_t count, unsigned threads = 256) {
-  return {dim3(static_cast<unsigned>((count + threads - 1) / threads)), dim3(threads)};
+  return {dim3(static_cast<unsigned>(ceil_divide(count, threads))), dim3(threads)};
 }
 
 /// Enqueues a kernel; an empty grid enqueues nothing.

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/base/range.hpp"
 #include "lockstep/numerics/cuda/device_products.hpp"
 #include "lockstep/numerics/cuda/strict_tile.cuh"
+#include "lockstep/numerics/leaf_tree.hpp"
 
 namespace lockstep::cuda {
 /// y = act(x W + b) from x, panels and bias; y has `outputs` columns.
@@ -360,10 +362,10 @@ struct Groups {
 
 /// About `wanted` groups, a power of two.
 Groups groups_of(std::size_t rows, std::size_t leaf, std::size_t wanted) {
-  const std::size_t leaves = (rows + leaf - 1) / leaf;
+  const std::size_t leaves = leaves_of(rows, leaf);
   Groups cut;
   cut.leaves = std::max<std::size_t>(1, std::bit_ceil(leaves) / wanted);
-  cut.groups = (leaves + cut.leaves - 1) / cut.leaves;
+  cut.groups = ceil_divide(leaves, cut.leaves);
   cut.group_rows = std::min(rows, cut.leaves * leaf);
   return cut;
 }
@@ -420,7 +422,7 @@ class StrictDeviceProducts final : public DeviceProducts {
   /// The time of tiles, in multiply-adds of a multiprocessor at its peak, for each of their terms.
   template <class T>
   double cost(std::size_t rows, std::size_t columns, std::size_t groups = 1) const {
-    const std::size_t blocks = (tiles<T>(rows, columns) * groups + processors_ - 1) / processors_;
+    const std::size_t blocks = ceil_divide(tiles<T>(rows, columns) * groups, processors_);
     return T::rows * T::columns *
            std::max(1 / T::rate.alone, static_cast<double>(blocks) / T::rate.several);
   }
@@ -509,7 +511,7 @@ StrictDeviceProducts::Choice StrictDeviceProducts::cheapest_groups(const Panels&
                                                                    std::size_t rows,
                                                                    std::size_t leaf,
                                                                    std::size_t room) const {
-  const std::size_t leaves = std::bit_ceil((rows + leaf - 1) / leaf);
+  const std::size_t leaves = std::bit_ceil(leaves_of(rows, leaf));
   const std::size_t fewest = std::clamp<std::size_t>(leaves / most_shallow, 1, room);
   const std::size_t most = std::max(fewest, std::min({leaves, room, max_groups}));
   std::optional<Choice> best;
@@ -569,9 +571,8 @@ void StrictDeviceProducts::sum_weights(Matrix<const float> x, Matrix<const float
 void StrictDeviceProducts::sum_bias(Matrix<const float> dz, std::size_t leaf, std::span<float> db,
                                     const cuda::Stream& stream) const {
   const Groups cut = groups_of(dz.rows, leaf, cuda::bias_groups);
-  const cuda::Grid grid = {
-      dim3(static_cast<unsigned>((db.size() + cuda::bias_columns - 1) / cuda::bias_columns)),
-      dim3(cuda::bias_columns, cuda::bias_groups)};
+  const cuda::Grid grid = {dim3(static_cast<unsigned>(ceil_divide(db.size(), cuda::bias_columns))),
+                           dim3(cuda::bias_columns, cuda::bias_groups)};
   cuda::launch("strict db", cuda::strict_bias, grid, stream, cuda::lines_of(dz),
                static_cast<unsigned>(leaf), static_cast<unsigned>(cut.group_rows), db.data(),
                static_cast<unsigned>(db.size()));

@@ -200,14 +200,14 @@ __global__ void __launch_bounds__(square_threads)
 template <Pass pass>
 void launch_pass(const DeviceUpdateSlice& slice, Range range, const PassFactors* factors,
                  const Stream& stream) {
-  launch("sum and update", update_fours<pass>, grid_of((range.size() + 3) / 4), stream, slice,
+  launch("sum and update", update_fours<pass>, grid_of(ceil_divide(range.size(), 4)), stream, slice,
          range, factors);
 }
 
 template <Squared what>
 void launch_squares(const DeviceUpdateSlice& slice, Range range, const PassFactors* factors,
                     unsigned long long* words, const Stream& stream) {
-  const auto blocks = static_cast<unsigned>((range.size() + block_squares - 1) / block_squares);
+  const auto blocks = static_cast<unsigned>(ceil_divide(range.size(), block_squares));
   launch("squares", add_squares_of<what>, {dim3(blocks), dim3(square_threads)}, stream, slice,
          range, factors, words);
 }
