@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/spin.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -86,6 +87,31 @@ void reduce_typed(Inputs inputs, Op op, Range range, std::byte* out) {
   }
 }
 
+constexpr std::size_t line_bytes = sizeof(DirectCommunicator::Line::data);
+
+/// Calls move(line, its part of the data) for the bytes [offset, offset + bytes) of small data.
+template <class Lines, class Move>
+void for_each_line(Lines& lines, std::size_t offset, std::size_t bytes, Move move) {
+  std::size_t first = offset % line_bytes;
+  for (auto* line = lines.data() + offset / line_bytes; bytes > 0; ++line, first = 0) {
+    const std::size_t count = std::min(line_bytes - first, bytes);
+    move(*line, Range{first, first + count});
+    bytes -= count;
+  }
+}
+
+/// Copies part of a line; most are whole, and of a length that compilers know.
+void copy_part(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == line_bytes) {
+    std::memcpy(to, from, line_bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+constexpr std::size_t most_addresses =
+    DirectCommunicator::small_bytes / sizeof(std::uintptr_t);  // published at once
+
 }  // namespace
 
 Range part_of(std::size_t count, int rank, int size) {
@@ -105,51 +131,64 @@ void reduce_in_rank_order(Inputs inputs, Type type, Op op, Range range, std::byt
   }
 }
 
-DirectCommunicator::DirectCommunicator(int rank, int size)
-    : Communicator(rank, size), inputs_(static_cast<std::size_t>(size)) {}
+DirectCommunicator::DirectCommunicator(int rank, int size, std::uint64_t first)
+    : Communicator(rank, size), round_(first), inputs_(static_cast<std::size_t>(size)) {}
 
 void DirectCommunicator::do_all_reduce(Elements values, Op op) {
-  const std::size_t bytes = values.count * width(values.type);
-  const bool small =
-      publish({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
-              values.data, bytes);
-  const Range mine = small ? Range{0, values.count} : part_of(values.count, rank(), size());
+  const std::size_t bytes = width(values.type);
+  publish({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
+          values.data, values.count * bytes);
+  if (small_) return reduce_small(values, op);
+  const Range mine = part_of(values.count, rank(), size());
   reduce_in_rank_order(inputs_, values.type, op, mine, values.data);
-  if (small) return;
-  barrier("all_reduce");
+  barrier(name_);
   for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
     const Range part = part_of(values.count, peer, size());
-    const std::size_t offset = part.begin * width(values.type);
-    if (peer != rank()) {
-      std::memcpy(values.data + offset, input(peer) + offset, part.size() * width(values.type));
-    }
+    take(peer, part.begin * bytes, part.size() * bytes, values.data + part.begin * bytes);
   }
-  barrier("all_reduce");
+  barrier(name_);
+}
+
+void DirectCommunicator::reduce_small(Elements values, Op op) {
+  const std::size_t bytes = values.count * width(values.type);
+  alignas(64) std::array<std::byte, small_reduced_bytes> sums;
+  alignas(64) std::array<std::byte, small_reduced_bytes> copy;
+  const auto input = [&](int from, std::byte* to) -> const std::byte* {
+    if (from == rank()) return values.data;
+    take(from, 0, bytes, to);
+    return to;
+  };
+  const std::byte* older = input(0, sums.data());
+  for (int peer = 1; peer < size(); ++peer) {
+    const std::array both = {older, input(peer, copy.data())};
+    std::byte* const out = peer + 1 < size() ? sums.data() : values.data;
+    reduce_in_rank_order(both, values.type, op, {0, values.count}, out);
+    older = sums.data();
+  }
 }
 
 void DirectCommunicator::do_broadcast(Elements values, int root) {
   const std::size_t bytes = values.count * width(values.type);
-  const bool small =
-      publish({Call::Kind::broadcast, values.type, values.count, root}, values.data, bytes);
-  if (rank() != root) std::memcpy(values.data, input(root), bytes);
-  if (!small) barrier("broadcast");
+  publish({Call::Kind::broadcast, values.type, values.count, root}, values.data, bytes);
+  if (rank() != root) take(root, 0, bytes, values.data);
+  if (!small_) barrier(name_);
 }
 
 void DirectCommunicator::do_all_gather(Elements values) {
   const std::size_t block = values.count / static_cast<std::size_t>(size()) * width(values.type);
   const auto at = [&](int peer) { return static_cast<std::size_t>(peer) * block; };
-  const bool small = publish({Call::Kind::all_gather, values.type, values.count, 0},
-                             values.data + at(rank()), block);
+  publish({Call::Kind::all_gather, values.type, values.count, 0}, values.data + at(rank()), block);
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) std::memcpy(values.data + at(peer), input(peer), block);
+    if (peer != rank()) take(peer, 0, block, values.data + at(peer));
   }
-  if (!small) barrier("all_gather");
+  if (!small_) barrier(name_);
 }
 
-// Gathers as many buffers at a time as a slot can hold addresses.
 void DirectCommunicator::do_grouped_all_gather(Buffers buffers) {
-  constexpr std::size_t max = std::tuple_size_v<decltype(Slot::blocks)>;
-  for (; buffers.size() > max; buffers = buffers.subspan(max)) gather_group(buffers.first(max));
+  for (; buffers.size() > most_addresses; buffers = buffers.subspan(most_addresses)) {
+    gather_group(buffers.first(most_addresses));
+  }
   gather_group(buffers);
 }
 
@@ -157,82 +196,108 @@ void DirectCommunicator::gather_group(Buffers buffers) {
   const auto ranks = static_cast<std::size_t>(size());
   const auto mine = static_cast<std::size_t>(rank());
   const std::size_t bytes = packed_bytes(buffers);
-  const bool small = bytes <= small_bytes;
   std::uint64_t lengths = buffers.size();
   for (const auto& buffer : buffers) lengths = lengths * 0x9E3779B97F4A7C15U + buffer.size();
 
-  const unsigned turn = round_++ % 2;
-  Slot& slot = this->slot(rank(), turn);
-  if (small) {
-    pack(buffers, rank(), slot.small.data());
+  // What is published: the blocks themselves, or their addresses.
+  const bool packs = bytes <= small_bytes;
+  alignas(64) std::array<std::byte, small_bytes> packed;
+  std::array<std::uintptr_t, most_addresses> addresses;
+  std::byte* const data = packs ? packed.data() : reinterpret_cast<std::byte*>(addresses.data());
+  const std::size_t length = packs ? bytes : buffers.size() * sizeof(std::uintptr_t);
+  if (packs) {
+    pack(buffers, rank(), data);
   } else {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      slot.blocks[i] = to_address(buffers[i].data() + buffers[i].size() / ranks * mine);
+      addresses[i] = to_address(buffers[i].data() + buffers[i].size() / ranks * mine);
     }
   }
-  check_call(
+  publish(
       {Call::Kind::grouped_all_gather, Type::u8, bytes * ranks, static_cast<std::int64_t>(lengths)},
-      turn);
+      data, length);
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();  // each rank starts at another peer
-    const Slot& theirs = this->slot(peer, turn);
-    if (small) {
-      unpack(buffers, peer, theirs.small.data());
+    take(peer, 0, length, data);
+    if (packs) {
+      unpack(buffers, peer, data);
       continue;
     }
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const std::size_t block = buffers[i].size() / ranks;
       std::memcpy(buffers[i].data() + block * static_cast<std::size_t>(peer),
-                  from_address(peer, theirs.blocks[i]), block);
+                  from_address(peer, addresses[i]), block);
     }
   }
-  if (!small) barrier("grouped all_gather");
+  if (!packs) barrier(name_);
 }
 
 void DirectCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const std::size_t bytes = receive.count * width(receive.type);
   const std::size_t block = bytes / static_cast<std::size_t>(size());
-  const bool small = publish({Call::Kind::all_to_all, receive.type, receive.count, 0}, send, bytes);
-  for (int step = 0; step < size(); ++step) {
+  publish({Call::Kind::all_to_all, receive.type, receive.count, 0}, send, bytes);
+  const std::size_t mine = static_cast<std::size_t>(rank()) * block;
+  std::memcpy(receive.data + mine, send + mine, block);
+  for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();  // each rank starts at another peer
-    std::memcpy(receive.data + static_cast<std::size_t>(peer) * block,
-                input(peer) + static_cast<std::size_t>(rank()) * block, block);
+    take(peer, mine, block, receive.data + static_cast<std::size_t>(peer) * block);
   }
-  if (!small) barrier("all_to_all");
+  if (!small_) barrier(name_);
 }
 
 void DirectCommunicator::do_shift(const std::byte* send, Elements receive) {
   const std::size_t bytes = receive.count * width(receive.type);
-  const bool small = publish({Call::Kind::shift, receive.type, receive.count, 0}, send, bytes);
-  std::memcpy(receive.data, input((rank() + size() - 1) % size()), bytes);
-  if (!small) barrier("shift");
+  publish({Call::Kind::shift, receive.type, receive.count, 0}, send, bytes);
+  take((rank() + size() - 1) % size(), 0, bytes, receive.data);
+  if (!small_) barrier(name_);
 }
 
-/// Publishes `data` and waits until inputs_ points to the data of all ranks. Returns true if the
-/// data was copied to the slot; otherwise peers read it in place, until the next barrier.
-bool DirectCommunicator::publish(const Call& call, const std::byte* data, std::size_t bytes) {
-  const unsigned turn = round_++ % 2;
-  Slot& mine = slot(rank(), turn);
-  const bool small = bytes <= small_bytes;
-  if (small) std::memcpy(mine.small.data(), data, bytes);
-  mine.address = small ? 0 : to_address(data);
-  check_call(call, turn);
-  for (int peer = 0; peer < size(); ++peer) {
-    const Slot& theirs = slot(peer, turn);
-    inputs_[static_cast<std::size_t>(peer)] =
-        small ? theirs.small.data() : from_address(peer, theirs.address);
+/// Publishes a call and its data, and waits for those of all ranks. Data that is not small peers
+/// read in place, until the next barrier. Throws unless the calls of all ranks are equal.
+void DirectCommunicator::publish(const Call& call, const std::byte* data, std::size_t bytes) {
+  ++round_;
+  name_ = names[static_cast<std::size_t>(call.kind)];
+  small_ = bytes <= (call.kind == Call::Kind::all_reduce ? small_reduced_bytes : small_bytes);
+  Slot& mine = slot(rank());
+  mine.call = call;
+  mine.call.whole = left_ > 0 ? left_ : call.count;
+  mine.address = small_ ? 0 : to_address(data);
+  mine.written.store(round_, std::memory_order_release);
+  if (small_) {
+    for_each_line(mine.lines, 0, bytes, [&, round = round_](Line& line, Range part) {
+      copy_part(line.data.data(), data, part.size());
+      line.written.store(round, std::memory_order_release);
+      data += part.size();
+    });
   }
-  return small;
+  wait_for_slots(round_, name_);
+  for (int peer = 0; peer < size(); ++peer) {
+    require_same(*this, peer, slot(0).call, slot(peer).call);
+  }
+  if (small_) return;
+  for (int peer = 0; peer < size(); ++peer) {
+    inputs_[static_cast<std::size_t>(peer)] = from_address(peer, slot(peer).address);
+  }
 }
 
-/// Waits in a barrier, then throws unless the calls of all ranks are equal.
-void DirectCommunicator::check_call(const Call& call, unsigned turn) {
-  Call& mine = slot(rank(), turn).call;
-  mine = call;
-  mine.whole = left_ > 0 ? left_ : call.count;
-  barrier(names[static_cast<std::size_t>(call.kind)]);
-  const Call first = slot(0, turn).call;
-  for (int peer = 0; peer < size(); ++peer) require_same(*this, peer, first, slot(peer, turn).call);
+/// Copies the bytes [offset, offset + bytes) of what the peer has published.
+void DirectCommunicator::take(int peer, std::size_t offset, std::size_t bytes, std::byte* to) {
+  if (!small_) {
+    std::memcpy(to, inputs_[static_cast<std::size_t>(peer)] + offset, bytes);
+    return;
+  }
+  for_each_line(slot(peer).lines, offset, bytes, [&, round = round_](const Line& line, Range part) {
+    for (SpinWait wait; line.written.load(std::memory_order_acquire) != round;) {
+      if (!wait.spin()) wait_for(peer, name_);
+    }
+    copy_part(to, line.data.data() + part.begin, part.size());
+    to += part.size();
+  });
 }
+
+void DirectCommunicator::wait_for_slots(std::uint64_t /*round*/, const char* collective) {
+  barrier(collective);
+}
+
+void DirectCommunicator::wait_for(int /*peer*/, const char* /*collective*/) {}
 
 }  // namespace lockstep::comm

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,12 +20,13 @@ namespace lockstep::comm {
 /// Sums     in rank order, so their bits depend only on the number of ranks.
 /// Errors   if calls differ in kind, count, type, op or root, all ranks throw the same CommError,
 ///          with two ranks and both calls.
-/// Cost     one barrier for up to 1 KiB per rank, copied through the slots; otherwise two, and
-///          each byte is read once, from its owner's memory. all_reduce adds a third barrier; each
-///          rank reduces a part.
+/// Cost     one barrier for up to 1 KiB per rank (all_reduce: 4 KiB), copied through the slots;
+///          otherwise two, and each byte is read once, from its owner's memory. all_reduce adds a
+///          third barrier; each rank reduces a part.
 class DirectCommunicator : public Communicator {
  public:
   static constexpr std::size_t small_bytes = 1024;
+  static constexpr std::size_t small_reduced_bytes = 4096;
 
   /// A collective and its arguments, which must be equal on all ranks.
   struct Call {
@@ -44,19 +46,27 @@ class DirectCommunicator : public Communicator {
     bool operator==(const Call&) const = default;
   };
 
-  /// The data that a rank publishes to its peers in one collective. Small contributions are copied
-  /// into it: peers then do not read the caller's memory, and one barrier is enough.
+  /// A cache line of small data, with the collective that it is of. A peer reads it as soon as it
+  /// sees that number, in one transfer between the caches (as NCCL's LL128); a flag for all data
+  /// would take another one.
+  struct alignas(64) Line {
+    std::array<std::byte, 56> data;
+    std::atomic<std::uint64_t> written;
+  };
+
+  /// What a rank publishes to its peers in one collective: its call and where its data is. Small
+  /// data is copied into it: peers then do not read the caller's memory, and one barrier is enough.
   struct alignas(64) Slot {
     Call call;
-    std::uintptr_t address;  // see to_address()
-    union {
-      std::array<std::byte, small_bytes> small;
-      std::array<std::uintptr_t, small_bytes / sizeof(std::uintptr_t)> blocks;  // of a group
-    };
+    std::uintptr_t address;              // see to_address()
+    std::atomic<std::uint64_t> written;  // the collective that call and address are of
+    std::array<Line, ceil_divide(small_reduced_bytes, sizeof(Line::data))> lines;
   };
 
  protected:
-  DirectCommunicator(int rank, int size);
+  /// `first`: the number before that of the first collective; even. Slots may have lower or higher
+  /// numbers of other groups, but none that this group will reach.
+  DirectCommunicator(int rank, int size, std::uint64_t first = 0);
 
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
@@ -77,17 +87,27 @@ class DirectCommunicator : public Communicator {
   /// Throws CommError, with the name `collective`, if a rank has ended.
   virtual void barrier(const char* collective) = 0;
 
+  /// A barrier() that may return earlier: once all slots, though not all lines, have the number
+  /// `round`. By default a barrier().
+  virtual void wait_for_slots(std::uint64_t round, const char* collective);
+
+  /// After wait_for_slots(): returns once the lines of `peer` have that number, too.
+  virtual void wait_for(int peer, const char* collective);
+
   /// The address to publish in a slot for `data`; from_address() on a peer reverses it.
   virtual std::uintptr_t to_address(const std::byte* data) const noexcept = 0;
   virtual const std::byte* from_address(int peer, std::uintptr_t address) const noexcept = 0;
 
-  bool publish(const Call& call, const std::byte* data, std::size_t bytes);
+  void publish(const Call& call, const std::byte* data, std::size_t bytes);
+  void take(int peer, std::size_t offset, std::size_t bytes, std::byte* to);
+  void reduce_small(Elements values, Op op);
   void gather_group(Buffers buffers);
-  void check_call(const Call& call, unsigned turn);
-  const std::byte* input(int peer) const { return inputs_[static_cast<std::size_t>(peer)]; }
+  Slot& slot(int rank) noexcept { return slot(rank, static_cast<unsigned>(round_ % 2)); }
 
-  std::vector<const std::byte*> inputs_;  // inputs of all ranks in the current collective
-  unsigned round_ = 0;                    // number of collectives so far
+  std::uint64_t round_;  // number of the current collective
+  const char* name_ = "";
+  bool small_ = false;                    // its data is in the slots
+  std::vector<const std::byte*> inputs_;  // else that of all ranks
 };
 
 /// The elements of `count` that rank `rank` of `size` reduces: whole cache lines; the last ranks

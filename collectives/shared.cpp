@@ -187,8 +187,18 @@ struct SharedCommunicator::Barrier {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
+namespace {
+
+/// Numbers collectives of each group over the same regions differently: slots still have those of
+/// the groups before.
+std::uint64_t first_round(int group_size) {
+  return static_cast<std::uint64_t>(group_size) << 48;  // see group_size_
+}
+
+}  // namespace
+
 SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
-    : DirectCommunicator(place.local_rank, place.local_ranks),
+    : DirectCommunicator(place.local_rank, place.local_ranks, first_round(wire.size())),
       place_(place),
       group_size_(wire.size()),
       first_group_size_(wire.size()) {
@@ -220,7 +230,7 @@ SharedCommunicator::SharedCommunicator(SharedCommunicator& old, const std::vecto
                                        int group_size)
     : DirectCommunicator(
           static_cast<int>(std::find(ranks.begin(), ranks.end(), old.rank()) - ranks.begin()),
-          static_cast<int>(ranks.size())),
+          static_cast<int>(ranks.size()), first_round(group_size)),
       place_(old.place_),
       group_size_(group_size),
       first_group_size_(old.first_group_size_) {
@@ -331,11 +341,29 @@ DirectCommunicator::Slot& SharedCommunicator::slot(int rank, unsigned turn) noex
   return header(rank).slots[turn];
 }
 
-void SharedCommunicator::barrier(const char* collective) {
+/// Says that this rank has reached its next barrier.
+void SharedCommunicator::arrive() {
   Barrier& mine = barrier_of(rank());
   mine.arrived.store(++barriers_);
   if (mine.sleepers.load() != 0) wake_all(mine.arrived);
+}
+
+void SharedCommunicator::barrier(const char* collective) {
+  arrive();
   for (int step = 1; step < size(); ++step) wait_for((rank() + step) % size(), collective);
+}
+
+void SharedCommunicator::wait_for_slots(std::uint64_t round, const char* collective) {
+  arrive();
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    const Slot& theirs = slot(peer, static_cast<unsigned>(round % 2));
+    for (SpinWait wait; theirs.written.load(std::memory_order_acquire) != round;) {
+      if (spins_ && wait.spin()) continue;
+      wait_for(peer, collective);
+      break;
+    }
+  }
 }
 
 void SharedCommunicator::wait_for(int peer, const char* collective) {
@@ -399,7 +427,7 @@ void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, std
 // Values outside memory() are copied through the window; all ranks make the same choice.
 void SharedCommunicator::do_all_reduce(Elements values, Op op) {
   const std::size_t bytes = width(values.type);
-  if (values.count * bytes <= small_bytes || readable(values.data)) {
+  if (values.count * bytes <= small_reduced_bytes || readable(values.data)) {
     return DirectCommunicator::do_all_reduce(values, op);
   }
   for_each_piece(values.count, 1, bytes, left_, [&](std::size_t offset, std::size_t count) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <iterator>
 #include <new>
 #include <numeric>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <type_traits>
 
 #include "lockstep/base/aligned.hpp"
@@ -248,6 +250,35 @@ void own_memory(Communicator& comm, Findings& findings) {
   }
 }
 
+/// One collective after the other, each of new values and another length, as ranks get ahead of
+/// each other: none sees what an earlier one has left.
+void changing_values(Communicator& comm, Findings& findings) {
+  constexpr std::size_t rounds = 200;
+  const auto value = [](std::size_t round, int rank, std::size_t i) {
+    return static_cast<float>((31 * round + 7 * static_cast<std::size_t>(rank) + i) % 1000);
+  };
+  const int before = (comm.rank() + comm.size() - 1) % comm.size();
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const std::size_t count = 53 * round % 1200;
+    std::vector<float> mine(count);
+    std::vector<float> sums(count);
+    std::vector<float> theirs(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      mine[i] = value(round, comm.rank(), i);
+      theirs[i] = value(round, before, i);
+      for (int rank = 0; rank < comm.size(); ++rank) sums[i] += value(round, rank, i);
+    }
+    std::vector<float> shifted(count);
+    comm.shift(std::span<const float>(mine), std::span(shifted));
+    findings.expect(shifted == theirs, label("shift of new values", comm::Type::f32, count));
+    if (round % 16 == static_cast<std::size_t>(comm.rank())) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    comm.all_reduce(std::span(mine));
+    findings.expect(mine == sums, label("all_reduce of new values", comm::Type::f32, count));
+  }
+}
+
 void uneven_blocks(Communicator& comm, Findings& findings) {
   if (comm.size() == 1) return;
   std::vector<float> values(static_cast<std::size_t>(comm.size()) + 1);
@@ -459,6 +490,7 @@ const std::vector<ContractCheck>& communicator_contract() {
       {"all_to_all", all_to_all},
       {"shift", shift},
       {"own memory", own_memory},
+      {"changing values", changing_values},
       {"split", split},
       {"all ranks get the same bits", same_bits},
       {"all_agree", all_agree},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstddef>
 #include <thread>
 #include <vector>
@@ -92,6 +93,23 @@ TEST_CASE("ranks whose collectives differ are named in shared memory", "[collect
     const auto what = findings.expect_throw<comm::CommError>(
         "different counts", [&] { comm.all_reduce(std::span(values)); });
     findings.expect(what.find("rank 2 calls all_reduce (sum) of 7 f32") != std::string::npos, what);
+  });
+  CHECK(text == "");
+}
+
+TEST_CASE("a group reads nothing that the one before has left in shared memory",
+          "[collectives][survive]") {
+  const auto text = test::findings_of(3, [](Communicator& wire, test::Findings& findings) {
+    comm::SharedCommunicator before(wire, wire.place());
+    std::vector<float> values(500, 1.0F);
+    before.all_reduce(std::span(values));
+    const auto group = wire.split(wire.rank() == 2);
+    if (wire.rank() == 2) return before.leave();
+    comm::SharedCommunicator rest(before, *group);
+    values.assign(500, 10.0F);
+    if (wire.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    rest.all_reduce(std::span(values));
+    findings.expect(values == std::vector<float>(500, 20.0F), "sums of old values");
   });
   CHECK(text == "");
 }
