@@ -134,6 +134,11 @@ void reduce_in_rank_order(Inputs inputs, Type type, Op op, Range range, std::byt
 DirectCommunicator::DirectCommunicator(int rank, int size, std::uint64_t first)
     : Communicator(rank, size), round_(first), inputs_(static_cast<std::size_t>(size)) {}
 
+std::size_t DirectCommunicator::small_reduced_bytes() const noexcept {
+  const auto peers = static_cast<std::size_t>(std::max(size() - 1, 1));
+  return std::max(small_bytes, most_small_bytes / peers);
+}
+
 void DirectCommunicator::do_all_reduce(Elements values, Op op) {
   const std::size_t bytes = width(values.type);
   publish({Call::Kind::all_reduce, values.type, values.count, static_cast<std::int64_t>(op)},
@@ -152,8 +157,8 @@ void DirectCommunicator::do_all_reduce(Elements values, Op op) {
 
 void DirectCommunicator::reduce_small(Elements values, Op op) {
   const std::size_t bytes = values.count * width(values.type);
-  alignas(64) std::array<std::byte, small_reduced_bytes> sums;
-  alignas(64) std::array<std::byte, small_reduced_bytes> copy;
+  alignas(64) std::array<std::byte, most_small_bytes> sums;
+  alignas(64) std::array<std::byte, most_small_bytes> copy;
   const auto input = [&](int from, std::byte* to) -> const std::byte* {
     if (from == rank()) return values.data;
     take(from, 0, bytes, to);
@@ -251,12 +256,13 @@ void DirectCommunicator::do_shift(const std::byte* send, Elements receive) {
   if (!small_) barrier(name_);
 }
 
-/// Publishes a call and its data, and waits for those of all ranks. Data that is not small peers
-/// read in place, until the next barrier. Throws unless the calls of all ranks are equal.
+/// Publishes a call and its data, and waits for the calls of all ranks; throws unless they are
+/// equal. Small data of peers may arrive later: see take(). Peers read other data in place, until
+/// the next barrier.
 void DirectCommunicator::publish(const Call& call, const std::byte* data, std::size_t bytes) {
   ++round_;
   name_ = names[static_cast<std::size_t>(call.kind)];
-  small_ = bytes <= (call.kind == Call::Kind::all_reduce ? small_reduced_bytes : small_bytes);
+  small_ = bytes <= (call.kind == Call::Kind::all_reduce ? small_reduced_bytes() : small_bytes);
   Slot& mine = slot(rank());
   mine.call = call;
   mine.call.whole = left_ > 0 ? left_ : call.count;
@@ -287,7 +293,7 @@ void DirectCommunicator::take(int peer, std::size_t offset, std::size_t bytes, s
   }
   for_each_line(slot(peer).lines, offset, bytes, [&, round = round_](const Line& line, Range part) {
     for (SpinWait wait; line.written.load(std::memory_order_acquire) != round;) {
-      if (!wait.spin()) wait_for(peer, name_);
+      if (!wait.spin()) wait_for_lines(peer, round, name_);
     }
     copy_part(to, line.data.data() + part.begin, part.size());
     to += part.size();
@@ -298,6 +304,8 @@ void DirectCommunicator::wait_for_slots(std::uint64_t /*round*/, const char* col
   barrier(collective);
 }
 
-void DirectCommunicator::wait_for(int /*peer*/, const char* /*collective*/) {}
+void DirectCommunicator::wait_for_lines(int, std::uint64_t, const char*) {
+  // wait_for_slots() was a barrier: all lines are written.
+}
 
 }  // namespace lockstep::comm

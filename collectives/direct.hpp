@@ -15,18 +15,19 @@
 namespace lockstep::comm {
 
 /// Implements all collectives with three primitives of a backend: a slot for each rank, a barrier,
-/// and the address of a peer's memory.
+/// and the address of a peer's memory. A backend may replace the barrier after publishing by a
+/// shorter wait: wait_for_slots().
 ///
 /// Sums     in rank order, so their bits depend only on the number of ranks.
 /// Errors   if calls differ in kind, count, type, op or root, all ranks throw the same CommError,
 ///          with two ranks and both calls.
-/// Cost     one barrier for up to 1 KiB per rank (all_reduce: 4 KiB), copied through the slots;
-///          otherwise two, and each byte is read once, from its owner's memory. all_reduce adds a
-///          third barrier; each rank reduces a part.
+/// Cost     one barrier for up to small_bytes per rank (all_reduce: small_reduced_bytes()), copied
+///          through the slots; otherwise two, and each byte is read once, from its owner's memory.
+///          all_reduce adds a third barrier; each rank reduces a part.
 class DirectCommunicator : public Communicator {
  public:
   static constexpr std::size_t small_bytes = 1024;
-  static constexpr std::size_t small_reduced_bytes = 4096;
+  static constexpr std::size_t most_small_bytes = 4096;
 
   /// A collective and its arguments, which must be equal on all ranks.
   struct Call {
@@ -46,9 +47,9 @@ class DirectCommunicator : public Communicator {
     bool operator==(const Call&) const = default;
   };
 
-  /// A cache line of small data, with the collective that it is of. A peer reads it as soon as it
-  /// sees that number, in one transfer between the caches (as NCCL's LL128); a flag for all data
-  /// would take another one.
+  /// A cache line of small data and the number of its collective. A peer that sees the number has
+  /// the data too, after one transfer between the caches (as in NCCL's LL128); a flag for all lines
+  /// would cost a second transfer.
   struct alignas(64) Line {
     std::array<std::byte, 56> data;
     std::atomic<std::uint64_t> written;
@@ -59,13 +60,13 @@ class DirectCommunicator : public Communicator {
   struct alignas(64) Slot {
     Call call;
     std::uintptr_t address;              // see to_address()
-    std::atomic<std::uint64_t> written;  // the collective that call and address are of
-    std::array<Line, ceil_divide(small_reduced_bytes, sizeof(Line::data))> lines;
+    std::atomic<std::uint64_t> written;  // number of the collective that wrote call and address
+    std::array<Line, ceil_divide(most_small_bytes, sizeof(Line::data))> lines;
   };
 
  protected:
-  /// `first`: the number before that of the first collective; even. Slots may have lower or higher
-  /// numbers of other groups, but none that this group will reach.
+  /// `first`: one less than the number of the first collective; the same on all ranks. Slots may
+  /// hold numbers of earlier groups, but none that this group will use.
   DirectCommunicator(int rank, int size, std::uint64_t first = 0);
 
   void do_all_reduce(Elements values, Op op) override;
@@ -74,6 +75,10 @@ class DirectCommunicator : public Communicator {
   void do_grouped_all_gather(Buffers buffers) override;
   void do_all_to_all(const std::byte* send, Elements receive) override;
   void do_shift(const std::byte* send, Elements receive) override;
+
+  /// The most bytes that all_reduce copies through the slots: each rank then reads those of every
+  /// other, and otherwise about twice its own.
+  std::size_t small_reduced_bytes() const noexcept;
 
   /// Where a call is made of pieces: its elements from this piece on; else 0.
   std::uint64_t left_ = 0;
@@ -92,7 +97,7 @@ class DirectCommunicator : public Communicator {
   virtual void wait_for_slots(std::uint64_t round, const char* collective);
 
   /// After wait_for_slots(): returns once the lines of `peer` have that number, too.
-  virtual void wait_for(int peer, const char* collective);
+  virtual void wait_for_lines(int peer, std::uint64_t round, const char* collective);
 
   /// The address to publish in a slot for `data`; from_address() on a peer reverses it.
   virtual std::uintptr_t to_address(const std::byte* data) const noexcept = 0;
@@ -104,10 +109,11 @@ class DirectCommunicator : public Communicator {
   void gather_group(Buffers buffers);
   Slot& slot(int rank) noexcept { return slot(rank, static_cast<unsigned>(round_ % 2)); }
 
-  std::uint64_t round_;  // number of the current collective
+  // Of the current collective:
+  std::uint64_t round_;  // its number
   const char* name_ = "";
-  bool small_ = false;                    // its data is in the slots
-  std::vector<const std::byte*> inputs_;  // else that of all ranks
+  bool small_ = false;                    // the data is in the slots
+  std::vector<const std::byte*> inputs_;  // if not, where the data of each rank is
 };
 
 /// The elements of `count` that rank `rank` of `size` reduces: whole cache lines; the last ranks

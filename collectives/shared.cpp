@@ -341,7 +341,7 @@ DirectCommunicator::Slot& SharedCommunicator::slot(int rank, unsigned turn) noex
   return header(rank).slots[turn];
 }
 
-/// Says that this rank has reached its next barrier.
+/// Publishes that this rank has reached its next barrier.
 void SharedCommunicator::arrive() {
   Barrier& mine = barrier_of(rank());
   mine.arrived.store(++barriers_);
@@ -350,23 +350,34 @@ void SharedCommunicator::arrive() {
 
 void SharedCommunicator::barrier(const char* collective) {
   arrive();
-  for (int step = 1; step < size(); ++step) wait_for((rank() + step) % size(), collective);
+  for (int step = 1; step < size(); ++step) wait_for((rank() + step) % size(), 0, collective);
 }
 
 void SharedCommunicator::wait_for_slots(std::uint64_t round, const char* collective) {
+  if (!spins_) return barrier(collective);
   arrive();
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();
-    const Slot& theirs = slot(peer, static_cast<unsigned>(round % 2));
-    for (SpinWait wait; theirs.written.load(std::memory_order_acquire) != round;) {
-      if (spins_ && wait.spin()) continue;
-      wait_for(peer, collective);
-      break;
+    SpinWait wait;
+    while (!has_published(peer, round) && wait.spin()) {
     }
+    if (!has_published(peer, round)) wait_for(peer, round, collective);
   }
 }
 
-void SharedCommunicator::wait_for(int peer, const char* collective) {
+void SharedCommunicator::wait_for_lines(int peer, std::uint64_t round, const char* collective) {
+  wait_for(peer, round, collective);
+}
+
+/// True if the peer's slot is that of collective `round`. Its lines may not be yet.
+bool SharedCommunicator::has_published(int peer, std::uint64_t round) const noexcept {
+  const Slot& theirs = header(peer).slots[round % 2];
+  return theirs.written.load(std::memory_order_acquire) == round;
+}
+
+/// Waits until the peer has reached the barrier that this rank reached last. `round`: of
+/// wait_for_slots(); of barrier() 0.
+void SharedCommunicator::wait_for(int peer, std::uint64_t round, const char* collective) {
   Barrier& theirs = barrier_of(peer);
   const auto is_here = [&](std::uint32_t arrived) {  // the peer may be one ahead
     return static_cast<std::int32_t>(arrived - barriers_) >= 0;
@@ -382,10 +393,14 @@ void SharedCommunicator::wait_for(int peer, const char* collective) {
     const auto ended = processes_.first_ended();
     const auto left = first_rank([&](const Header& of) { return of.left.load() == group_size_; });
     const auto finished = first_rank([](const Header& of) { return of.finished.load(); });
-    // A peer that has passed this barrier may end normally.
-    if (!(ended || left || finished) || is_here(theirs.arrived.load(std::memory_order_acquire))) {
+    if (!(ended || left || finished)) continue;
+    // Ranks that have gone on may end normally. Past a barrier the peer has arrived; past
+    // wait_for_slots() it has published its slot, and will arrive unless it ends.
+    if (round != 0 && has_published(peer, round) &&
+        !processes_.has_ended(static_cast<std::size_t>(peer))) {
       continue;
     }
+    if (is_here(theirs.arrived.load(std::memory_order_acquire))) continue;
     if (finished) throw RankLeft(collective, world_rank(*finished));
     const int lost = ended ? static_cast<int>(*ended) : *left;
     throw RankLost(std::string(collective) + ": rank " + std::to_string(world_rank(lost)) +
@@ -427,7 +442,7 @@ void for_each_piece(std::size_t block, std::size_t ranks, std::size_t bytes, std
 // Values outside memory() are copied through the window; all ranks make the same choice.
 void SharedCommunicator::do_all_reduce(Elements values, Op op) {
   const std::size_t bytes = width(values.type);
-  if (values.count * bytes <= small_reduced_bytes || readable(values.data)) {
+  if (values.count * bytes <= small_reduced_bytes() || readable(values.data)) {
     return DirectCommunicator::do_all_reduce(values, op);
   }
   for_each_piece(values.count, 1, bytes, left_, [&](std::size_t offset, std::size_t count) {

@@ -250,8 +250,8 @@ void own_memory(Communicator& comm, Findings& findings) {
   }
 }
 
-/// One collective after the other, each of new values and another length, as ranks get ahead of
-/// each other: none sees what an earlier one has left.
+/// Collectives of changing values and lengths, with ranks out of step: none may return data of an
+/// earlier one.
 void changing_values(Communicator& comm, Findings& findings) {
   constexpr std::size_t rounds = 200;
   const auto value = [](std::size_t round, int rank, std::size_t i) {

@@ -1,10 +1,15 @@
 // Shared memory between ranks that are threads here: every rank still opens its peers' regions.
 #include "lockstep/collectives/shared.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
+#include <new>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -110,6 +115,56 @@ TEST_CASE("a group reads nothing that the one before has left in shared memory",
     if (wire.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     rest.all_reduce(std::span(values));
     findings.expect(values == std::vector<float>(500, 20.0F), "sums of old values");
+  });
+  CHECK(text == "");
+}
+
+namespace {
+
+/// A page that cannot be read, until 50 ms after the first attempt.
+class SlowPage {
+ public:
+  SlowPage() {
+    struct sigaction action = {};
+    action.sa_flags = SA_RESETHAND;  // another fault is a crash
+    action.sa_handler = [](int) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ::mprotect(data, bytes, PROT_READ | PROT_WRITE);
+    };
+    ::sigaction(SIGSEGV, &action, &before_);
+    data = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+  }
+  SlowPage(const SlowPage&) = delete;
+  SlowPage& operator=(const SlowPage&) = delete;
+  ~SlowPage() {
+    ::munmap(data, bytes);
+    ::sigaction(SIGSEGV, &before_, nullptr);
+  }
+  static float* floats() { return static_cast<float*>(data); }
+
+ private:
+  static constexpr std::size_t bytes = 65536;
+  static inline void* data = nullptr;
+  struct sigaction before_ = {};
+};
+
+}  // namespace
+
+TEST_CASE("a rank may end while a slower one still writes its part of the last collective",
+          "[collectives]") {
+  const SlowPage page;
+  const auto text = test::findings_of(3, [&](Communicator& wire, test::Findings& findings) {
+    comm::SharedCommunicator comm(wire, wire.place());
+    const auto alone = wire.split(wire.rank());
+    comm.wait_like(comm::SharedCommunicator(*alone, alone->place()));  // spins
+    std::vector<float> own(8, 2.0F);
+    const bool is_slow = wire.rank() == 1;
+    if (wire.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const std::span<float> values = is_slow ? std::span(SlowPage::floats(), 8) : std::span(own);
+    comm.broadcast(values, 2);
+    findings.expect(std::vector<float>(values.begin(), values.end()) == std::vector<float>(8, 2.0F),
+                    "another value");
   });
   CHECK(text == "");
 }
