@@ -113,15 +113,17 @@ struct NumberedSet {
   auto operator<=>(const NumberedSet&) const = default;
 };
 
-/// "train-00000-of-00005..." -> "train-", 5.
-NumberedSet set_of(std::string_view key) {
+/// "train-00002-of-00005..." -> "train-" and 5, and 2.
+std::pair<NumberedSet, std::uint64_t> set_of(std::string_view key) {
   constexpr std::string_view digits = "0123456789";
   for (auto at = key.find("-of-"); at != key.npos; at = key.find("-of-", at + 1)) {
     const std::string_view count = key.substr(at + 4).substr(0, 9);
     const std::size_t length = std::min(count.find_first_not_of(digits), count.size());
-    const std::size_t number = key.substr(0, at).find_last_not_of(digits) + 1;
-    if (number == at || length == 0) continue;
-    return {std::string(key.substr(0, number)), std::stoull(std::string(count.substr(0, length)))};
+    const std::size_t begin = key.substr(0, at).find_last_not_of(digits) + 1;
+    const auto number = whole_number(key.substr(begin, at - begin));
+    if (!number || length == 0) continue;
+    return {{std::string(key.substr(0, begin)), std::stoull(std::string(count.substr(0, length)))},
+            *number};
   }
   return {};
 }
@@ -129,27 +131,45 @@ NumberedSet set_of(std::string_view key) {
 /// Each numbered set must be complete, and the only one of its stem: another number of files is
 /// another split of the same records.
 void check_complete(const Groups& groups, Format format, const std::string& where) {
-  std::map<std::pair<std::filesystem::path, NumberedSet>, std::vector<std::string>> found;
+  const char* const parts = is_paired(format) ? " pairs" : " files";
+  using Names = std::map<std::uint64_t, std::string>;  // by their numbers
+  std::map<std::pair<std::filesystem::path, NumberedSet>, Names> found;
   for (const auto& [key, files] : groups) {
-    found[{key.first, set_of(key.second)}].push_back(file_name(files.records));
+    const auto [set, number] = set_of(key.second);
+    if (set.files == 0) continue;
+    const std::string name = file_name(files.records);
+    const auto [same, is_new] = found[{key.first, set}].emplace(number, name);
+    if (is_new) continue;
+    throw DataError(where + ": two of " + std::to_string(set.files) + parts + " have the number " +
+                        std::to_string(number) + ": " + same->second + ", " + name,
+                    "remove one of them");
   }
   for (auto at = found.begin(); at != found.end(); ++at) {
     const auto& [folder, set] = at->first;
-    const auto& names = at->second;
-    if (set.files == 0) continue;
+    const Names& names = at->second;
+    const std::string& first = names.begin()->second;
     if (set.files != names.size()) {
-      throw DataError(where + ": the names say that " + std::to_string(set.files) +
-                          (is_paired(format) ? " pairs" : " files") + " belong together, but " +
-                          std::to_string(names.size()) + " are here: " + names.front() + " ...",
+      throw DataError(where + ": the names say that " + std::to_string(set.files) + parts +
+                          " belong together, but " + std::to_string(names.size()) +
+                          " are here: " + first + " ...",
                       "bring the missing files, or remove what is left of another split");
+    }
+    const std::uint64_t begin = names.begin()->first;
+    const std::uint64_t last = names.rbegin()->first;
+    if (begin > 1 || last - begin != set.files - 1) {
+      throw DataError(where + ": " + std::to_string(set.files) + parts +
+                          " belong together, but their numbers go from " + std::to_string(begin) +
+                          " to " + std::to_string(last) + ": " + first + " ... " +
+                          names.rbegin()->second,
+                      "number them from 0 or 1 on, or bring the missing files");
     }
     const auto next = std::next(at);  // sorted by folder and stem
     if (next == found.end() || next->first.first != folder) continue;
     const NumberedSet& other = next->first.second;
     if (other.stem != set.stem) continue;
     throw DataError(where + ": two splits of one set, into " + std::to_string(set.files) +
-                        " and into " + std::to_string(other.files) + " parts: " + names.front() +
-                        " ..., " + next->second.front() + " ...",
+                        " and into " + std::to_string(other.files) + " parts: " + first + " ..., " +
+                        next->second.begin()->second + " ...",
                     "remove one of them, or name the files of one by a pattern");
   }
 }

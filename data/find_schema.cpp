@@ -457,7 +457,7 @@ class SchemaFinder {
     const FoundLabels& labels = labels_.front();
     if (labels.fractions > 0 && !labels.are_numbers()) {
       throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                          why_no_number(labels.word) + ", but other labels are, with a fraction",
+                          why_no_number(labels.word) + ", but other labels have fractions",
                       "mend the line; or, if each is a class, `task=classification`");
     }
     refuse_decimal_comma(labels.place_of_word + in_column(labels), labels.word,
@@ -478,9 +478,10 @@ class SchemaFinder {
     for (const FoundLabels& labels : labels_) {
       if (!labels.are_numbers()) {
         throw DataError(labels.place_of_word + in_column(labels) + in_quotes(labels.word) +
-                            (task() == Task::regression ? why_no_number(labels.word) +
-                                                              std::string(", as a regression needs")
-                                                        : " is neither 0 nor 1"),
+                            (task() == Task::regression
+                                 ? why_no_number(labels.word) + std::string("; a regression needs "
+                                                                            "numbers")
+                                 : " is neither 0 nor 1"),
                         "mend the line, or name other columns: `label_column=NAME,...`");
       }
       targets.push_back({.name = names_[labels.column]});
@@ -556,7 +557,7 @@ class SchemaFinder {
       std::string problem = place + in_quotes(found.first_word) + why_no_number(found.first_word);
       if (found.numbers > 0) {
         problem += ", but " + counted(found.numbers, "other field") + " of the column " +
-                   (found.numbers == 1 ? "is one" : "are");
+                   (found.numbers == 1 ? "is a number" : "are numbers");
       }
       throw DataError(problem, "mend the column; or, if its numbers are categories, `category" +
                                    own + "; or leave it out, `ignore" + own);

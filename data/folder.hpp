@@ -45,8 +45,8 @@ struct FindOptions {
 /// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
 ///
 /// Errors    throws what list_entries throws, and DataError for a part without files, more than one
-///           format, half of a pair, two files for one half, missing files of a numbered set, or
-///           two sets that differ only in their number of files.
+///           format, half of a pair, two files for one half, missing files of a numbered set or two
+///           of one number, or two sets that differ only in their number of files.
 FolderFiles find_files(const std::string& path, const FindOptions& find);
 
 /// Opens the files of one part as one source; only as many files as `options.limit` needs.

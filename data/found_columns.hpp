@@ -45,9 +45,15 @@ inline void refuse_decimal_comma(const std::string& where, const std::string& fi
   if (comma == std::string::npos) return;
   number[comma] = '.';
   if (!parse_float(number)) return;
+  const bool may_be_thousands = field.size() == comma + 4;
   throw DataError(
-      where + in_quotes(field) + " has a decimal comma",
-      "write numbers with a decimal point: in pandas, to_csv(..., decimal='.'); " + else_remedy);
+      where + in_quotes(field) +
+          (may_be_thousands ? " has a comma, of thousands or decimals" : " has a decimal comma"),
+      "write numbers with a decimal point" +
+          std::string(may_be_thousands ? " and thousands without a comma" : "") +
+          ": in pandas, to_csv(..., decimal='.')" +
+          (may_be_thousands ? " of what read_csv(..., thousands=',') has read" : "") + "; " +
+          else_remedy);
 }
 
 /// Writes their number, and each.

@@ -21,7 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+/// True for names that begin with a dot and for lost+found, which ext4 creates.
+bool is_hidden(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with('.') || name == "lost+found";
+}
 
 [[noreturn]] void fail_to_list(const fs::path& folder, const std::error_code& error) {
   throw DataError(folder.string() + ": cannot be listed: " + error.message(),

@@ -6,8 +6,8 @@
 //
 // Pictures are PNG and JPEG files (picture.hpp), in folders of any depth below that of the class.
 // Classes are in the byte order of their names. Records are in the order of the pictures' names
-// below the class folder, pictures of one name in the order of classes. Names that begin with a dot
-// are ignored, and so are other files.
+// below the class folder, pictures of one name in the order of classes. Names that begin with a
+// dot, and lost+found, are ignored, and so are other files.
 //
 // A table is CSV (table.hpp) with a column of paths, which are relative to the folder of the table,
 // and a column of labels:

@@ -264,8 +264,8 @@ struct PlanOptions {
 ///
 /// A pure function of its options: no I/O, no communication, no state. All members are local and
 /// take constant or logarithmic time, except records(), which is linear in the piece, and those of
-/// StreamSteps with a documented cost. Memory per rank is constant under DATA and OFF; FILE adds a
-/// few numbers per file.
+/// StreamSteps with a documented cost. Memory per rank is constant under DATA; OFF and `balance`
+/// add a number or two per rank, FILE a few per file.
 ///
 /// DATA   The epoch's order is split into global batches, and each batch into one piece of whole
 ///        leaves per rank (`ceil`). Pieces are disjoint and complete (except a dropped remainder),

@@ -215,7 +215,7 @@ class Source {
   ///
   /// Shapes   x [ids.size(), features()] row-major, divided by divisor(); labels [ids.size()].
   /// Errors   throws std::out_of_range for an id outside [0, records()); std::invalid_argument for
-  ///          other shapes; DataError if reading fails or the file has changed since it was opened.
+  ///          other shapes; DataError if reading fails, as where a file has become shorter.
   /// Ranks    local.
   virtual void read(std::span<const std::uint64_t> ids, std::span<float> x,
                     std::span<std::int32_t> labels) = 0;

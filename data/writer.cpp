@@ -254,17 +254,10 @@ class TfRecordWriter final : public FormatWriter {
 
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
     list_.clear();
-    if (shape().element == Element::byte) {
-      values_.clear();
-      put_features(values_, Element::byte, features);
-      put_field(list_, 1, values_);  // BytesList.value
-      make_feature(1);
-    } else {
-      values_.clear();
-      put_features(values_, Element::number, features);
-      put_field(list_, 1, values_);  // FloatList.value, packed
-      make_feature(2);
-    }
+    values_.clear();
+    put_features(values_, shape().element, features);
+    put_field(list_, 1, values_);  // of a BytesList, or of a FloatList, packed
+    make_feature(shape().element == Element::byte ? 1 : 2);
     features_.clear();
     add_entry("image");
     values_.clear();

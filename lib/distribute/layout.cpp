@@ -145,7 +145,7 @@ namespace {
 
 using Lengths = std::vector<std::size_t>;  // of one axis, by rank
 
-// The most common length; the smallest of them if there are several.
+// The most common length; if there are several, that of the lowest rank.
 std::size_t commonest(const Lengths& lengths) {
   std::map<std::size_t, std::size_t> times;
   for (const auto length : lengths) ++times[length];

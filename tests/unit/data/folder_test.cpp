@@ -303,6 +303,15 @@ TEST_CASE("a split of any format must be complete", "[data]") {
                           data.path() + "/elsewhere");
   CHECK_THAT(data.error(), StartsWith(data.path() + ": the names say that 3 files") &&
                                Contains("but 2 are here"));
+  std::filesystem::copy(data.path() + "/train-00000-of-00003.tfrecord",
+                        data.path() + "/train-00000-of-00003 (1).tfrecord");
+  CHECK_THAT(data.error(), Contains("two of 3 files have the number 0: train-00000-of-00003"));
+  std::filesystem::rename(data.path() + "/train-00000-of-00003 (1).tfrecord",
+                          data.path() + "/train-00003-of-00003.tfrecord");
+  CHECK_THAT(data.error(), Contains("but their numbers go from 0 to 3"));
+  std::filesystem::rename(data.path() + "/train-00000-of-00003.tfrecord",
+                          data.path() + "/train-00001-of-00003.tfrecord");
+  CHECK(data.open().train->records() == 6);  // from 1 on
 }
 
 TEST_CASE("files of which no record is used are not counted", "[data]") {

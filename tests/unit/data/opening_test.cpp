@@ -205,7 +205,8 @@ TEST_CASE("ranks that share a table refuse it as one rank does", "[data][table]"
   folder.write("t.csv", bytes_of("a,label\n1,x\n1e300,y\n"));
   CHECK_THAT(
       message(1, {}),
-      Contains("'1e300' is beyond the numbers of float32, but 1 other field of the column is one"));
+      Contains(
+          "'1e300' is beyond the numbers of float32, but 1 other field of the column is a number"));
   folder.write("t.csv", bytes_of("a,label\n" + std::string(200, '\n') + "1,2\n"));
   CHECK_THAT(message(1, {}), Contains("t.csv:2: an empty line between records"));
   for (const int ranks : {2, 3, 5}) CHECK(message(ranks, {}) == message(1, {}));

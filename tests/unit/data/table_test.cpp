@@ -120,7 +120,7 @@ TEST_CASE("labels with a fraction are numbers to predict", "[data][table]") {
         std::vector<std::string>{"0.5", "1.5"});
 
   CHECK_THAT(Table("a,label\n1,0.5\n2,x\n").error(),
-             StartsWith("t.csv:3: column 'label': 'x' is not a number, but other labels are") &&
+             StartsWith("t.csv:3: column 'label': 'x' is not a number, but other labels have") &&
                  Contains("`task=classification`"));
   CHECK_THAT(Table("a,label\n1,x\n").error({.task = data::Task::regression}),
              StartsWith("t.csv:2: column 'label': 'x' is not a number"));
