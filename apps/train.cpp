@@ -250,6 +250,7 @@ class RankOfRun {
   std::vector<train::Fault> faults_found_;
   /// Completed steps of the last good state, when a fault was found.
   std::uint64_t good_steps_ = train::SharedSnapshot::any_steps;
+  std::optional<std::uint64_t> begun_after_;  ///< the steps that earlier programs completed
   std::string run_;        ///< the folder that an earlier group recorded in; empty: none
   train::Lap since_stop_;  ///< of training
 };
@@ -381,8 +382,10 @@ void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm
 }
 
 /// Removes the checkpoints that may have a fault in them, before anything else can end the job,
-/// which would be resumed from them. Collective.
+/// which would be resumed from them. Those of earlier programs stay: they may have run elsewhere.
+/// Collective.
 void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const {
+  steps = std::max(steps, begun_after_.value_or(0));
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     const auto folder = std::filesystem::path(run_) / "checkpoints";
@@ -428,6 +431,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, faults_, comm);
   const train::TrainingPosition position = restore(job, comm);
+  if (!begun_after_) begun_after_ = job.replica->steps();
   recording_.recorder().enter(Phase::start, job.replica->steps());  // again, if ranks were lost
   const bool has_lost = note_lost_ranks(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
@@ -449,6 +453,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     facts.lost = lost_;
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
+    const bool is_named = !resume_ && config_.run_dir != "auto";
+    // Ranks that are lost now may have begun the run, in which there was none.
+    if (is_first_group && has_lost && is_named) train::remove_unsaved_run(config_.run_dir);
     RunConfig recipe = config_;
     recipe.resume = "none";  // config.toml is a recipe, which does not depend on another run
     directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(recipe), facts,

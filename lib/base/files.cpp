@@ -31,6 +31,7 @@ const char* remedy_for(int code) {
   switch (code) {
     case ENOSPC:
     case EDQUOT: return "free space there, or choose another folder";
+    case EFBIG: return "raise the limit of the size of files (ulimit -f)";
     case EACCES:
     case EPERM:
     case EROFS: return "choose a folder that can be written to";

@@ -248,15 +248,18 @@ void Audit::fail(std::uint64_t step, const data::Batch& batch, const std::string
   const bool is_lasting = !right || (wrong && votes[static_cast<std::size_t>(*wrong)] != *right);
   const std::uint64_t leaves = leaves_of(batch.summed_rows, batch.leaf);
   const std::uint64_t round = leaves * *every_;
+  const std::uint64_t good = step - 1 - std::min(step - 1, is_lasting ? round : 0);
   const auto name = [&](int rank) { return "rank " + std::to_string(comm_.world_rank(rank)); };
   throw FaultFound(
       Error(ExitCode::invariant,
             "audit of step " + std::to_string(step) + ": " + name(owner) + " computed " + what +
                 ", " + name(auditor) + " computed the same again, and the bits differ" +
                 (wrong ? "; computed by all ranks, " + name(*wrong) + " was wrong" : ""),
-            "look for a faulty processor or memory on the hosts of these two ranks; checkpoints "
-            "saved before the last audit that passed are good"),
-      step, wrong, step - 1 - std::min(step - 1, is_lasting ? round : 0), is_lasting ? 0 : round);
+            "look for a faulty processor or memory on the hosts of these two ranks; " +
+                (good == 0 ? "no checkpoint is"
+                           : "checkpoints of at most " + counted(good, "step") + " are") +
+                " known to be good"),
+      step, wrong, good, is_lasting ? 0 : round);
 }
 
 }  // namespace lockstep::train

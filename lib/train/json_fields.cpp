@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t max_text_bytes = std::size_t{64} << 20;
 constexpr std::size_t max_depth = 64;
-constexpr std::size_t max_values = 1'000'000;
+constexpr std::size_t max_values = 3'000'000;
 
 /// Measures JSON without storing it; fails at the first error and at the first limit.
 ///

@@ -34,7 +34,7 @@ std::string text_at(const data::RegularFile& file, std::uint64_t offset, std::ui
 /// Parses an object; `place` is the position of the beginning of `text`.
 ///
 /// Damaged text costs little time and memory: before anything is built, the text is measured. It
-/// may have 64 MiB, 64 levels of {} and [], max_keys in one object, 1,000,000 values, and
+/// may have 64 MiB, 64 levels of {} and [], max_keys in one object, 3,000,000 values, and
 /// max_key_bytes in a key.
 ///
 /// Errors   throws DataError with the line: not JSON, truncated, above these limits, or not an

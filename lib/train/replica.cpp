@@ -110,6 +110,7 @@ Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const Repl
 Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options)
     : Replica(saved.shape, groups, options,
               [&](nn::Network<float>& network) { read_weights(saved, network); }) {
+  require_one_checkpoint(groups_.all, &saved);
   steps_ = saved.info.step;
   examples_ = saved.info.examples;
   if (options.loss != nullptr) return;

@@ -127,7 +127,7 @@ class Replica {
   /// read_description(). `options.loss` is needed for evaluate() if the network was trained with a
   /// custom loss.
   ///
-  /// Errors   as above, and those of read_weights().
+  /// Errors   as above, and those of read_weights(); (2) if ranks have read different checkpoints.
   /// Ranks    collective.
   Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options = {});
 
@@ -293,8 +293,8 @@ class Replica {
   /// Ranks    collective.
   std::uint64_t weights_hash();
 
-  /// Compares the weights of all ranks before the first step of a program, to which faults are then
-  /// traced back at most.
+  /// Compares the weights of all ranks before the first step of a program. Weights that differ
+  /// later are traced back to this step at most.
   ///
   /// Errors   as weights_hash().
   /// Ranks    collective.
@@ -324,15 +324,16 @@ class Replica {
   ///
   /// Errors   throws comm::AgreedError (65) if a rank cannot read it, for one of another network,
   ///          or of a format from which this training does not continue (checkpoint.hpp); (2) for
-  ///          one of another optimizer. The replica's state is then unspecified.
+  ///          one of another optimizer, or if ranks have read different ones. The replica's state
+  ///          is then unspecified.
   /// Ranks    collective.
   void restore(const SavedNetwork& saved, const TrainingState& state);
 
   /// Sets the weights of training to those of another network's file or checkpoint, before the
   /// first step. Layers of InitialWeights::fresh keep theirs. Every rank reads its part.
   ///
-  /// Errors   throws comm::AgreedError: those of read_initial_weights(); (2) after a step, or
-  ///          if the replica only evaluates.
+  /// Errors   throws comm::AgreedError: those of read_initial_weights(); (2) after a step, if the
+  ///          replica only evaluates, or if ranks have read different checkpoints.
   /// Ranks    collective.
   TakenWeights start_from(const InitialWeights& initial);
 

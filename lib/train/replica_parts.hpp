@@ -40,4 +40,10 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups);
 void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
                             const ReplicaOptions& options, const Groups& groups);
 
+/// Compares the checkpoints that ranks have read; null: none. While a run trains, ranks may find
+/// different newest checkpoints of it.
+/// Errors   throws comm::AgreedError (2) on every rank if they differ.
+/// Ranks    collective.
+void require_one_checkpoint(comm::Communicator& comm, const SavedNetwork* saved);
+
 }  // namespace lockstep::train

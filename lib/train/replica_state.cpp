@@ -176,7 +176,19 @@ void Replica::copy_whole(std::span<const float> block, std::span<float> into) {
   }
 }
 
+void require_one_checkpoint(comm::Communicator& comm, const SavedNetwork* saved) {
+  comm::KeyValues found;
+  if (saved != nullptr) {
+    found = {{"checkpoint", saved->folder.filename().string()},
+             {"the weights' hash", to_hex(saved->weights_hash)}};
+  }
+  comm::require_equal(comm, "what ranks read", found,
+                      "give all hosts the same files, and of a run that still trains one "
+                      "checkpoint: RUN/checkpoints/step-N");
+}
+
 void Replica::restore(const SavedNetwork& saved, const TrainingState& state) {
+  require_one_checkpoint(groups_.all, &saved);
   comm::together(groups_.all, [&] {
     training();
     require_same_layers(saved, shape());
@@ -215,6 +227,7 @@ TakenWeights Replica::start_from(const InitialWeights& initial) {
     taken = read_initial_weights(initial, *network_, verifies);
     if (device_) device_->copy_weights_from_host();
   });
+  require_one_checkpoint(groups_.all, taken.saved ? &*taken.saved : nullptr);
   return taken;
 }
 

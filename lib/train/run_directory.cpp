@@ -235,7 +235,10 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   const auto keeps = records_up_to(R"({"epoch":)", epochs, epochs_recorded_);
   epochs_.emplace(place.path, [&](std::string_view line) {
     ++place.line;
-    if (epoch_records_.size() == epochs) return false;
+    if (epoch_records_.size() == epochs) {
+      if (dropped_epoch_.epoch == 0) dropped_epoch_ = times_in(line);
+      return false;
+    }
     auto record = parse_object(std::string(line), place);  // an error if it is damaged
     if (!keeps(line)) return false;
     epoch_records_.push_back(std::move(record));
@@ -247,6 +250,18 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
 }
 
 RunDirectory::~RunDirectory() = default;
+
+/// Of a line of epochs.jsonl; none if it is damaged.
+RunDirectory::EpochTimes RunDirectory::times_in(std::string_view line) {
+  const JsonPlace place = {"epochs.jsonl", 0, ""};
+  try {
+    const auto record = parse_object(std::string(line), place);
+    return {count_in(record, "epoch", place), number_in(record, "seconds", place),
+            number_in(record, "examples_per_second", place)};
+  } catch (const DataError&) {
+    return {};
+  }
+}
 
 std::uint64_t RunDirectory::recorded_epochs() const noexcept { return epoch_records_.size(); }
 
@@ -280,7 +295,13 @@ void RunDirectory::on_epoch(const EpochReport& report) {
   flush();
   if (report.epoch <= epochs_recorded_) return;
   epochs_recorded_ = report.epoch;
-  epoch_records_.push_back(epoch_json(report));
+  ordered_json record = epoch_json(report);
+  if (report.seconds == 0 && dropped_epoch_.epoch == report.epoch) {
+    // Resumed at the epoch's end, and evaluated again: the time is that of its training.
+    record["seconds"] = dropped_epoch_.seconds;
+    record["examples_per_second"] = dropped_epoch_.examples_per_second;
+  }
+  epoch_records_.push_back(std::move(record));
   epochs_->write(epoch_records_.back().dump());
   epochs_->flush();
   renew_summary();

@@ -157,6 +157,13 @@ class RunDirectory final : public Observer {
   void end(ExitCode code, const std::string& cause) noexcept;
 
  private:
+  struct EpochTimes {
+    std::uint64_t epoch = 0;  ///< its number; 0: none
+    double seconds = 0;
+    double examples_per_second = 0;
+  };
+
+  static EpochTimes times_in(std::string_view line);
   void record(const StepReport& report);
   void require_in_place() const;
   std::string summary(const char* status, const RunReport* report, ExitCode code,
@@ -171,6 +178,7 @@ class RunDirectory final : public Observer {
   std::optional<LineFile> metrics_;
   std::optional<LineFile> epochs_;
   std::vector<nlohmann::ordered_json> epoch_records_;  ///< the lines of epochs.jsonl
+  EpochTimes dropped_epoch_;  ///< the first that was dropped from epochs.jsonl: see on_epoch()
   std::future<std::filesystem::path> saving_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::filesystem::path last_checkpoint_;

@@ -106,6 +106,12 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     timed_.examples += timed.examples;
     timed_.seconds += timed.seconds;
     if (stop_ != 0) break;
+    if (position_.examples == 0) {
+      // One that `steps` cut short can be continued; a whole one would end so again.
+      if (position_.step < reader_.plan().steps()) save(observers);
+      throw_diverged(replica_.steps(), "all steps of the epoch were skipped" + text_of_saved(),
+                     lower_rate);
+    }
     std::optional<EpochReport> epoch = evaluate(timed);
     if (!epoch) break;
     report.epochs.push_back(std::move(*epoch));
@@ -169,10 +175,6 @@ std::optional<EpochReport> Trainer::evaluate(const Timed& timed) {
   Evaluation tested = evaluate_set(test_, "test");
   if (stop_ != 0) return std::nullopt;
   evaluation_seconds_ = testing.take();
-  if (position_.examples == 0) {
-    throw_diverged(replica_.steps(), "all steps of the epoch were skipped" + text_of_saved(),
-                   lower_rate);
-  }
   std::optional<SetFigures> validation;
   if (options_.validation.reader != nullptr) {
     const Evaluation validated = evaluate_set(*options_.validation.reader, "validation");

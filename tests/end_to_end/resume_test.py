@@ -211,7 +211,9 @@ class Resume(command.CommandTest):
         made = self.resume(JOB, "--resume-with epochs=3", threads=2)
         self.assert_same(longer, made, later_than=35)
         sgd = self.train(JOB, "--optimizer sgd", name="sgd").folder
+        records = (sgd / "epochs.jsonl").read_text()
         made = self.succeed("train --resume-with epochs=3 --resume-with momentum=0.9 --resume", sgd)
+        self.assertTrue((sgd / "epochs.jsonl").read_text().startswith(records))  # seconds, too
         self.assert_says(made.out, ["momentum 0.9", "after 60 steps"], made)
         config = self.succeed("train --resume-with epochs=5 --print-config --resume", sgd).out
         self.assertTrue(config.startswith("# needs --resume-with epochs=5, too\n"), config)

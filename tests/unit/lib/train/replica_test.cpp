@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <vector>
 
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/strategy.hpp"
@@ -541,6 +543,37 @@ TEST_CASE("a replica trains for the loss that it is given", "[train][custom]") {
     train::Replica replica({features, {}, classes}, plan, comm, own);
     CHECK(&replica.network().loss_function() == &squares);
   });
+}
+
+TEST_CASE("ranks that have read different checkpoints are told so", "[train][checkpoint]") {
+  const test::TemporaryFolder folder;
+  const data::Plan plan = plan_for(2);
+  const auto problems = test::per_rank(2, [&](comm::Communicator& comm) -> std::string {
+    train::Replica replica({features, {}, classes}, plan, comm, options);
+    const auto first = replica.save(folder.path());
+    auto saved = train::read_description(first);
+    const train::TrainingState state = train::read_state(first);
+    replica.train(0, std::vector<float>(12 * features, 0.5F), std::vector<std::int32_t>(12));
+    const auto second = replica.save(folder.path());
+    replica.restore(saved, state);
+    const train::Replica same(saved, comm, options);
+    if (comm.rank() == 1) saved.weights_hash ^= 1;
+    const std::vector<std::function<void()>> takes = {
+        [&] { train::Replica(saved, comm, options).shape(); },
+        [&] { replica.restore(saved, state); },
+        [&] { replica.start_from({.from = comm.rank() == 0 ? first : second}); }};
+    for (const auto& take : takes) {
+      try {
+        take();
+        return "no error";
+      } catch (const comm::AgreedError& error) {
+        const std::string text = error.what();
+        if (text.find("RUN/checkpoints/step-N") == std::string::npos) return text;
+      }
+    }
+    return "";
+  });
+  CHECK(problems == std::vector<std::string>(2));
 }
 
 TEST_CASE("a replica saves all of its network, under a mesh too", "[train][checkpoint][mesh]") {
