@@ -497,7 +497,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     }
     if (restarts == max_restarts) {
       launching::print_error(
-          how + ", after " + counted(restarts, "restart") +
+          how + ", after " + counted(restarts, "restart") + diagnosis_in(run, attempt) +
           "\n  remedy: start it again to continue; --max-restarts sets the limit");
       return ended.code;
     }
