@@ -293,7 +293,7 @@ void DirectCommunicator::take(int peer, std::size_t offset, std::size_t bytes, s
   }
   for_each_line(slot(peer).lines, offset, bytes, [&, round = round_](const Line& line, Range part) {
     for (SpinWait wait; line.written.load(std::memory_order_acquire) != round;) {
-      if (!wait.spin()) wait_for_lines(peer, round, name_);
+      if (!wait.spin()) wait_for(peer, round, name_);
     }
     copy_part(to, line.data.data() + part.begin, part.size());
     to += part.size();
@@ -304,7 +304,7 @@ void DirectCommunicator::wait_for_slots(std::uint64_t /*round*/, const char* col
   barrier(collective);
 }
 
-void DirectCommunicator::wait_for_lines(int, std::uint64_t, const char*) {
+void DirectCommunicator::wait_for(int, std::uint64_t, const char*) {
   // wait_for_slots() was a barrier: all lines are written.
 }
 

@@ -96,8 +96,9 @@ class DirectCommunicator : public Communicator {
   /// `round`. By default a barrier().
   virtual void wait_for_slots(std::uint64_t round, const char* collective);
 
-  /// After wait_for_slots(): returns once the lines of `peer` have that number, too.
-  virtual void wait_for_lines(int peer, std::uint64_t round, const char* collective);
+  /// After wait_for_slots(): returns once `peer` has reached that barrier, so that its lines have
+  /// the number, too.
+  virtual void wait_for(int peer, std::uint64_t round, const char* collective);
 
   /// The address to publish in a slot for `data`; from_address() on a peer reverses it.
   virtual std::uintptr_t to_address(const std::byte* data) const noexcept = 0;

@@ -365,10 +365,6 @@ void SharedCommunicator::wait_for_slots(std::uint64_t round, const char* collect
   }
 }
 
-void SharedCommunicator::wait_for_lines(int peer, std::uint64_t round, const char* collective) {
-  wait_for(peer, round, collective);
-}
-
 /// True if the peer's slot is that of collective `round`. Its lines may not be yet.
 bool SharedCommunicator::has_published(int peer, std::uint64_t round) const noexcept {
   const Slot& theirs = header(peer).slots[round % 2];

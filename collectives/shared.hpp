@@ -124,14 +124,13 @@ class SharedCommunicator final : public DirectCommunicator {
   Slot& slot(int rank, unsigned turn) noexcept override;
   void barrier(const char* collective) override;
   void wait_for_slots(std::uint64_t round, const char* collective) override;
-  void wait_for_lines(int peer, std::uint64_t round, const char* collective) override;
+  void wait_for(int peer, std::uint64_t round, const char* collective) override;
   std::uintptr_t to_address(const std::byte* data) const noexcept override;
   const std::byte* from_address(int peer, std::uintptr_t address) const noexcept override;
 
   Header& header(int rank) const noexcept;
   Barrier& barrier_of(int rank) const noexcept;
   void arrive();
-  void wait_for(int peer, std::uint64_t round, const char* collective);
   std::vector<int> running();
   template <class Predicate>
   std::optional<int> first_rank(Predicate holds) const;
