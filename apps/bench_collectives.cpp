@@ -592,7 +592,7 @@ void bench_collectives(const Arguments& arguments, const RunConfig& config,
   }
   if (wrong == 0) return;
   throw comm::AgreedError(ExitCode::invariant, counted(wrong, "element") + " wrong",
-                          "the column #wrong says of which collective");
+                          "see the column #wrong");
 }
 
 }  // namespace lockstep::apps

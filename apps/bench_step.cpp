@@ -6,8 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -60,6 +62,35 @@ struct StepFigures {
   double bandwidth = 0;        ///< bytes per second, over as many bytes as each rank touches
   double cache_bandwidth = 0;  ///< over cache_bytes for each thread
 };
+
+/// Each figure of the result is `reduce` of that figure in `all`.
+template <class Reduce>
+StepFigures reduced(const std::vector<StepFigures>& all, Reduce reduce) {
+  const auto of = [&](const auto& figure) {
+    std::vector<double> values(all.size());
+    std::transform(all.begin(), all.end(), values.begin(), figure);
+    return reduce(values);
+  };
+  StepFigures found;
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    found.seconds[p] = of([p](const StepFigures& one) { return one.seconds[p]; });
+  }
+  for (const auto figure : {&StepFigures::step, &StepFigures::flops, &StepFigures::bandwidth,
+                            &StepFigures::cache_bandwidth}) {
+    found.*figure = of(std::mem_fn(figure));
+  }
+  return found;
+}
+
+StepFigures median_of(const std::vector<StepFigures>& all) {
+  return reduced(all, train::median<double>);
+}
+
+StepFigures mean_of(const std::vector<StepFigures>& all) {
+  return reduced(all, [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  });
+}
 
 /// How much is measured.
 struct Amount {
@@ -159,23 +190,6 @@ class StepBench {
     return steps;
   }
 
-  static StepFigures median_of(const std::vector<StepFigures>& all) {
-    const auto of = [&](const auto& figure) {
-      std::vector<double> values(all.size());
-      std::transform(all.begin(), all.end(), values.begin(), figure);
-      return train::median(values);
-    };
-    StepFigures found;
-    for (std::size_t p = 0; p < phases.size(); ++p) {
-      found.seconds[p] = of([&](const StepFigures& one) { return one.seconds[p]; });
-    }
-    found.step = of([](const StepFigures& one) { return one.step; });
-    found.flops = of([](const StepFigures& one) { return one.flops; });
-    found.bandwidth = of([](const StepFigures& one) { return one.bandwidth; });
-    found.cache_bandwidth = of([](const StepFigures& one) { return one.cache_bandwidth; });
-    return found;
-  }
-
   TrainJob& job_;
   FlightRecorder& recorder_;
   comm::Communicator& comm_;
@@ -184,19 +198,6 @@ class StepBench {
   BandwidthProbe replica_probe_;
   BandwidthProbe cache_probe_;
 };
-
-StepFigures together(const std::vector<StepFigures>& ranks) {
-  StepFigures all;
-  const auto share = 1 / static_cast<double>(ranks.size());
-  for (const StepFigures& one : ranks) {
-    for (std::size_t p = 0; p < phases.size(); ++p) all.seconds[p] += share * one.seconds[p];
-    all.step += share * one.step;
-    all.flops += share * one.flops;
-    all.bandwidth += share * one.bandwidth;
-    all.cache_bandwidth += share * one.cache_bandwidth;
-  }
-  return all;
-}
 
 /// All that is reported.
 struct StepFindings {
@@ -467,7 +468,7 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
   const auto ranks = gather_figures(bench.run(amount), comm);
   const std::string where = ranks_text(comm);
   const StepFindings found = {job,    config, comm.backend(),       comm.place().nodes, simd,
-                              amount, work,   bench.probed_bytes(), together(ranks),    ranks};
+                              amount, work,   bench.probed_bytes(), mean_of(ranks),     ranks};
   comm::together(comm, [&] {
     if (comm.rank() != 0) return;
     if (arguments.given("json")) {

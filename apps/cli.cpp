@@ -6,6 +6,7 @@
 #include <cxxopts.hpp>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "apps/flag_names.hpp"
@@ -74,7 +75,7 @@ std::pair<std::string, std::string> setting_in(const Syntax& syntax, const std::
 
 Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result) {
   Arguments arguments;
-  arguments.own_table = syntax.own_table;
+  arguments.has_sweep = syntax.has_sweep;
   for (const auto& flag : syntax.flags) arguments.defaults.emplace_back(flag.name, flag.otherwise);
   for (const auto& argument : result.arguments()) {
     const std::string& key = argument.key();
@@ -119,24 +120,22 @@ std::vector<std::string> shown_groups(const cxxopts::Options& options) {
   return groups;
 }
 
-[[noreturn]] void refuse(const cxxopts::Options& options, const std::string& command,
-                         const std::string& word) {
+[[noreturn]] void refuse(const Syntax& syntax, const std::string& word) {
   const auto begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) throw ConfigError("unexpected '" + word + "'");
   std::vector<std::string> names;
-  auto groups = shown_groups(options);
-  std::rotate(groups.begin(), groups.begin() + 1, groups.end());  // settings are likelier
-  for (const auto& group : groups) {
-    for (const auto& flag : options.group_help(group).options) {
-      names.insert(names.end(), flag.l.begin(), flag.l.end());
-    }
+  for (const Setting& setting : settings()) {  // first, because they are likelier
+    if (syntax.takes(setting.name)) names.push_back(setting.name);
   }
+  if (!syntax.settings.empty()) names.push_back(set_flag.name);
+  for (const Flag& flag : syntax.flags) names.push_back(flag.name);
+  names.emplace_back("help");
   const auto length =
       word.find('=') == std::string::npos ? std::string::npos : word.find('=') - begin;
   const auto guess = suggestion(word.substr(begin, length), names);
-  throw ConfigError(
-      "unknown flag '" + word + "'",
-      guess ? "did you mean '--" + *guess + "'?" : "`" + command + " --help` lists all flags");
+  throw ConfigError("unknown flag '" + word + "'",
+                    guess ? "did you mean '--" + *guess + "'?"
+                          : "`" + syntax.command + " --help` lists all flags");
 }
 
 /// Throws for a value of a flag that takes none: cxxopts accepts some, and does not name the flag
@@ -164,13 +163,13 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const Syntax& syntax
   options.allow_unrecognised_options();  // cxxopts does not report the nearest valid flag
   try {
     auto result = options.parse(static_cast<int>(argv.size()), argv.data());
-    if (!result.unmatched().empty()) refuse(options, command, result.unmatched().front());
+    if (!result.unmatched().empty()) refuse(syntax, result.unmatched().front());
     const auto dashes = std::find(words.begin(), words.end(), "--");
     for (const auto& argument : result.arguments()) {  // cxxopts takes --n for an operand
       const std::string& word = argument.value();
       const bool is_operand = argument.key() == "operand" && word.starts_with("--");
       if (is_operand && std::find(words.begin(), dashes, word) != dashes) {
-        refuse(options, command, word);
+        refuse(syntax, word);
       }
     }
     return result;
@@ -216,7 +215,7 @@ void record_exit_code(const std::string& run, int code, bool is_own) {
 RunConfig config_over(const RunConfig& base, const Arguments& arguments) {
   RunConfig config = base;
   if (!arguments.run_file_text.empty()) {
-    apply_run_file(config, arguments.operand(), arguments.run_file_text, arguments.own_table);
+    apply_run_file(config, arguments.operand(), arguments.run_file_text, arguments.has_sweep);
   }
   for (const auto& [key, value] : arguments.settings) set_value(config, "--" + key, key, value);
   return config;
@@ -287,14 +286,15 @@ Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& 
   return arguments_of(syntax, parse_words(options, syntax, words));
 }
 
+namespace {
+
+/// The text of --help.
 std::string help_text(const Syntax& syntax) {
   const auto options = options_of(syntax);
   const std::string example =
       syntax.example.empty() ? "" : "\nExample:\n  " + syntax.example + "\n";
   return options.help(shown_groups(options)) + example;
 }
-
-namespace {
 
 /// The configuration, compared between all ranks. Collective.
 /// Throws comm::AgreedError (2) if the words of any rank are invalid, or if configurations differ.
@@ -360,20 +360,6 @@ int run_on_rank_0(const Syntax& syntax, const std::vector<std::string>& words,
 
 namespace {
 
-/// Runs `body`. An error that ends the whole job is recorded where the launcher does not return its
-/// exit code. Collective.
-void recording_errors(const std::vector<std::string>& words, const comm::Communicator& comm,
-                      const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const comm::AgreedError& error) {
-    if (comm.rank() == 0 && comm::launcher_recovers()) {
-      record_exit_code(run_dir_in(words), launching::exit_code(error));
-    }
-    throw;
-  }
-}
-
 /// The time for MPI to start: that of the start of training, as far as the flags say; the run file
 /// is not read yet.
 double start_seconds(const Arguments& arguments) {
@@ -405,22 +391,25 @@ int run_on_ranks(const Syntax& syntax, const std::vector<std::string>& words,
     return launching::run_over_mpi(
         launch,
         [&](comm::MpiCommunicator& mpi, const auto& connected) {
-          recording_errors(words, mpi, [&] {
+          try {
             comm::together(mpi, [&] {
               if (parse_error) std::rethrow_exception(parse_error);
             });
             const auto config = agreed_config(syntax, arguments, mpi);
             require_fitting_launch(config, mpi);
-            if (syntax.over_mpi) {
-              connected();
-              return command(arguments, config, mpi);
+            std::unique_ptr<comm::Communicator> shared;
+            if (!syntax.over_mpi) {
+              shared = launching::share_nodes(config.backend, mpi, config.survive);
+              launching::warn_of_problems(shared ? *shared : mpi);
             }
-            const auto shared = launching::share_nodes(config.backend, mpi, config.survive);
-            comm::Communicator& comm = shared ? *shared : mpi;
-            launching::warn_of_problems(comm);
             connected();
-            command(arguments, config, comm);
-          });
+            command(arguments, config, shared ? *shared : mpi);
+          } catch (const comm::AgreedError& error) {
+            if (mpi.rank() == 0 && comm::launcher_recovers()) {  // mpirun returns another code
+              record_exit_code(run_dir_in(words), launching::exit_code(error));
+            }
+            throw;
+          }
         },
         start_seconds(arguments),
         [&] {

@@ -32,7 +32,7 @@ struct Syntax {
   std::string operand;       ///< what a word without dashes is: "run file"
   std::size_t operands = 1;  ///< maximum number of these words
   bool run_file = false;     ///< the operand is a run file
-  std::string own_table;     ///< of the run file, which the command reads itself; empty: none
+  bool has_sweep = false;    ///< the run file has a table [sweep], which the command reads itself
   bool any_build = false;    ///< ranks may differ in build
   bool over_mpi = false;     ///< under a launcher ranks communicate by MPI alone
   std::vector<std::string> settings;  ///< names in settings() that it takes
@@ -74,7 +74,7 @@ struct Arguments {
   std::vector<std::pair<std::string, std::string>> flags;     ///< flags in the order given
   std::vector<std::pair<std::string, std::string>> defaults;  ///< of flags
   bool help = false;
-  std::string own_table;      ///< of the syntax
+  bool has_sweep = false;     ///< of the syntax
   std::string run_file_text;  ///< of the run file, as rank 0 read it; see read_run_file()
 
   /// The first operand; empty if there is none.
@@ -114,9 +114,6 @@ RunConfig config_over(const RunConfig& base, const Arguments& arguments);
 /// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
 ///          operands than the command takes.
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words);
-
-/// The text of --help.
-std::string help_text(const Syntax& syntax);
 
 /// True on rank 0 of a launcher's processes, and without a launcher. Local.
 bool is_rank_0();

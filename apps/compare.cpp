@@ -102,10 +102,9 @@ Banner comparison_banner(const train::Comparison& comparison) {
 /// summary.json.
 train::RecordedRun read_run(const std::filesystem::path& folder) {
   auto run = train::read_run(folder);
-  const std::string file = (folder / "config.toml").string();
   RunConfig config;
   try {
-    apply_run_file(config, file, read_run_file(file));
+    config = read_config(folder);
   } catch (const ConfigError& error) {
     throw DataError(error.problem(), "give the folder of a run, unchanged");
   }

@@ -74,19 +74,19 @@ std::vector<Completion> completions_of(const Syntax& syntax) {
 }
 
 /// The words that may follow a subcommand: of `bench`, its parts; of `completion`, the shells.
-std::vector<std::string> words_after(const Completed& command) {
-  return completion_of("", command.syntax.usage, "").values;
+std::vector<std::string> words_after(const Subcommand& command) {
+  return completion_of("", command.syntax().usage, "").values;
 }
 
-std::string bash_script(std::span<const Completed> commands) {
+std::string bash_script(std::span<const Subcommand> commands) {
   std::string names;
   std::string words;
   std::set<std::string> switches;
   std::map<std::string, std::map<std::string, std::string>> values;  // of a flag, by subcommand
-  for (const Completed& command : commands) {
-    names += (names.empty() ? "" : " ") + command.name;
+  for (const Subcommand& command : commands) {
+    names += fmt::format("{}{}", names.empty() ? "" : " ", command.name);
     words += fmt::format("    {}) words=\"{}", command.name, fmt::join(words_after(command), " "));
-    for (const Completion& one : completions_of(command.syntax)) {
+    for (const Completion& one : completions_of(command.syntax())) {
       words += " --" + one.name;
       if (one.is_switch) switches.insert("--" + one.name);
       if (!one.has_value) continue;
@@ -161,13 +161,13 @@ std::string quoted(const std::string& text, const std::string& special) {
   return "'" + result + "'";
 }
 
-std::string zsh_script(std::span<const Completed> commands) {
+std::string zsh_script(std::span<const Subcommand> commands) {
   std::string names;
   std::string cases;
-  for (const Completed& command : commands) {
-    names += "    " + quoted(command.name + ":" + command.does, "") + "\n";
+  for (const Subcommand& command : commands) {
+    names += "    " + quoted(fmt::format("{}:{}", command.name, command.does), "") + "\n";
     cases += fmt::format("    {}) _arguments", command.name);
-    for (const Completion& one : completions_of(command.syntax)) {
+    for (const Completion& one : completions_of(command.syntax())) {
       std::string what;
       if (one.has_value) {
         what = one.takes_path ? ":path:_files"
@@ -211,9 +211,9 @@ fi
                      names, cases);
 }
 
-std::string fish_script(std::span<const Completed> commands) {
+std::string fish_script(std::span<const Subcommand> commands) {
   std::string script = "# fish completion for lockstep, written by `lockstep completion fish`\n";
-  for (const Completed& command : commands) {
+  for (const Subcommand& command : commands) {
     script += fmt::format("complete -c lockstep -n __fish_use_subcommand -f -a {} -d {}\n",
                           command.name, quoted(command.does, "\\"));
     const std::string here =
@@ -224,7 +224,7 @@ std::string fish_script(std::span<const Completed> commands) {
           "__fish_seen_subcommand_from {}' -f -a '{}'\n",
           command.name, fmt::join(words, " "), fmt::join(words, " "));
     }
-    for (const Completion& one : completions_of(command.syntax)) {
+    for (const Completion& one : completions_of(command.syntax())) {
       std::string value;
       if (one.has_value) value = one.takes_path ? " -r -F" : " -x";
       if (!one.values.empty()) value += fmt::format(" -a '{}'", fmt::join(one.values, " "));
@@ -236,7 +236,7 @@ std::string fish_script(std::span<const Completed> commands) {
 
 }  // namespace
 
-std::string completion(const std::string& shell, std::span<const Completed> commands) {
+std::string completion(const std::string& shell, std::span<const Subcommand> commands) {
   if (shell == "bash") return bash_script(commands);
   if (shell == "zsh") return zsh_script(commands);
   if (shell == "fish") return fish_script(commands);

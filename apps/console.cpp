@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -14,14 +13,14 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
-#include "lockstep/base/range.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
@@ -53,36 +52,6 @@ std::string read_text(const std::vector<std::uint64_t>& bytes) {
   return *min == *max ? text : text + " to " + bytes_text(static_cast<double>(*max));
 }
 
-/// The label with the highest misclassification rate, and its most frequent wrong prediction.
-struct WorstLabel {
-  std::size_t label = 0;
-  std::size_t predicted_as = 0;
-  std::uint64_t misread = 0;
-  std::uint64_t examples = 0;
-  std::uint64_t times = 0;
-};
-
-WorstLabel worst_label(const train::Evaluation& test) {
-  const auto classes = test.classes();
-  WorstLabel worst;
-  for (std::size_t label = 0; label < classes.size(); ++label) {
-    const std::uint64_t examples = classes[label].examples;
-    const std::uint64_t misread = examples - classes[label].correct;
-    if (misread * std::max<std::uint64_t>(worst.examples, 1) <=
-        worst.misread * std::max<std::uint64_t>(examples, 1)) {
-      continue;
-    }
-    worst = {.label = label, .misread = misread, .examples = examples};
-  }
-  for (std::size_t guess = 0; guess < classes.size(); ++guess) {
-    const std::uint64_t times = test.confusion[worst.label * classes.size() + guess];
-    if (guess == worst.label || times <= worst.times) continue;
-    worst.times = times;
-    worst.predicted_as = guess;
-  }
-  return worst;
-}
-
 /// False for the later bytes of a character in UTF-8.
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }
 
@@ -103,45 +72,6 @@ void Banner::print() const {
     fmt::print("  {:<{}} {}\n", presentable(label), width, shown);
   }
   std::fflush(stdout);
-}
-
-std::string optimizer_text(const optim::OptimizerOptions& options) {
-  std::string text = fmt::format("{} at {:g}", optim::name_of(options.kind), options.learning_rate);
-  if (options.momentum != 0) {
-    text += fmt::format(", {}momentum {:g}", options.nesterov ? "Nesterov " : "", options.momentum);
-  }
-  if (options.weight_decay != 0) text += fmt::format(", weight decay {:g}", options.weight_decay);
-  if (options.clip_norm) text += fmt::format(", norm clipped to {:g}", *options.clip_norm);
-  if (options.clip_value) text += fmt::format(", values clipped to {:g}", *options.clip_value);
-  const optim::Schedule& schedule = options.schedule;
-  if (schedule.kind != optim::ScheduleKind::constant) {
-    text += fmt::format("; {} schedule", optim::name_of(schedule.kind));
-  }
-  if (schedule.warmup > 0) text += fmt::format("; warm-up of {}", counted(schedule.warmup, "step"));
-  return text;
-}
-
-std::string schedule_picture(const optim::OptimizerOptions& options, std::uint64_t steps) {
-  constexpr std::uint64_t columns = 60;
-  constexpr int rows = 8;
-  constexpr int eighths = 8;
-  static constexpr std::array blocks = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  const optim::Schedule& schedule = options.schedule;
-  if (schedule.kind == optim::ScheduleKind::constant && schedule.warmup == 0) return "";
-  std::string text;
-  for (int row = rows - 1; row >= 0; --row) {
-    const double top = options.learning_rate * (row + 1) / rows;
-    text += row == rows - 1 || row == 0 ? fmt::format("{:>10.3g} ", row == 0 ? 0 : top)
-                                        : std::string(11, ' ');
-    for (std::uint64_t column = 0; column < columns; ++column) {
-      const std::uint64_t step = share_begin(steps, 2 * column + 1, 2 * columns);
-      const double height = schedule.factor(step) * rows - row;
-      const auto part = static_cast<std::size_t>(std::clamp(height * eighths, 0.0, 8.0));
-      text += blocks[part];
-    }
-    text += "\n";
-  }
-  return text + fmt::format("{:>10}  0{:>{}}\n", "step", grouped(steps), columns - 1);
 }
 
 void print_table(const std::vector<std::vector<std::string>>& lines) {
@@ -268,9 +198,9 @@ void Console::finish(const train::RunReport& report, const std::string& saved) c
   row("one step (median)", median.total);
   row("  reading the batch", median.data);
   row("  forward and backward", median.compute);
-  row("  summing over ranks", median.reduce);
+  row("  exchange between ranks", median.reduce);
   row("  update", median.update);
-  row("  everything else", other);
+  row("  publishing and the rest", other);
   if (std::any_of(report.bytes_read.begin(), report.bytes_read.end(), std::identity())) {
     fmt::print("each rank read {} of training data\n", read_text(report.bytes_read));
   }
@@ -308,69 +238,41 @@ std::string ranks_text(comm::Communicator& comm) {
                      counted(static_cast<std::uint64_t>(comm.place().nodes), "host"), names);
 }
 
-std::string records_text(const data::DataSet& sets) {
-  const auto validation =
-      sets.validation ? fmt::format(", {} validation", grouped(sets.validation->records())) : "";
-  return fmt::format("{} training{} and {} test records of {} features",
-                     grouped(sets.train->records()), validation, grouped(sets.test->records()),
-                     grouped(sets.train->features()));
-}
-
-std::string table_text(const data::TableSchema& table) {
-  const auto numbers = static_cast<std::uint64_t>(
-      std::count_if(table.columns.begin(), table.columns.end(),
-                    [](const auto& column) { return column.categories.empty(); }));
-  std::string text = counted(numbers, "column") + " of numbers" +
-                     (table.standardized ? ", standardized" : ", as they are");
-  if (const auto words = table.columns.size() - numbers; words > 0) {
-    text += fmt::format("; {} of words as {} features", words, table.features() - numbers);
-  }
-  constexpr std::size_t max_named = 3;
-  const auto& left_out = table.left_out;
-  for (std::size_t i = 0; i < std::min(left_out.size(), max_named); ++i) {
-    text += fmt::format("; {} left out ({})", in_quotes(left_out[i].first), left_out[i].second);
-  }
-  if (left_out.size() > max_named) {
-    text += fmt::format("; {} more left out", left_out.size() - max_named);
-  }
-  text += fmt::format("; missing numbers: {}", data::name_of(table.missing));
-  return table.weight.empty() ? text : text + "; weights in " + in_quotes(table.weight);
-}
-
-std::string targets_text(const data::TableSchema& table) {
-  if (table.is_multi_label()) {
-    return fmt::format("{}, each 0 or 1: {}", counted(table.targets.size(), "label"),
-                       listed(table.label_names()));
-  }
-  return joined(table.targets, ", ", [](const data::TableColumn& target) {
-    return fmt::format("{} (mean {:.5g}, deviation {:.5g})", in_quotes(target.name), target.mean,
-                       target.deviation);
-  });
-}
-
-std::string labels_text(const std::string& where, const std::vector<std::string>& classes,
-                        const std::vector<std::uint64_t>& counts) {
-  const auto largest = std::max_element(counts.begin(), counts.end());
-  const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  return fmt::format("{} {}{}: {}; {:.1f} % are {}", classes.size(),
-                     classes.size() == 1 ? "class" : "classes", where, listed(classes),
-                     100.0 * static_cast<double>(*largest) / static_cast<double>(records),
-                     in_quotes(classes[static_cast<std::size_t>(largest - counts.begin())]));
-}
-
 namespace {
 
-/// The label with the least F1, of several: "label 'rain' is the hardest: 12 of its 40 missed,
-/// ...".
+/// The first of the classes or labels with the least `score`; an undefined score counts as 1.
+std::size_t worst_by(std::optional<double> (train::ClassCounts::*score)() const,
+                     const std::vector<train::ClassCounts>& all) {
+  const auto of = [score](const auto& counts) { return (counts.*score)().value_or(1); };
+  const auto worst = std::min_element(all.begin(), all.end(),
+                                      [&](const auto& a, const auto& b) { return of(a) < of(b); });
+  return static_cast<std::size_t>(worst - all.begin());
+}
+
+/// "worst label: 'rain', 12 of its 40 missed, 3 predicted wrongly": that with the least F1.
 std::string worst_flag_text(const train::Evaluation& test,
                             const std::function<std::string(std::size_t)>& name) {
-  const auto f1 = [](const train::ClassCounts& counts) { return counts.f1().value_or(1); };
-  const auto worst = std::min_element(test.labels.begin(), test.labels.end(),
-                                      [&](const auto& a, const auto& b) { return f1(a) < f1(b); });
-  return fmt::format("label {} is the hardest: {} of its {} missed, {} given wrongly",
-                     name(static_cast<std::size_t>(worst - test.labels.begin())),
-                     grouped(worst->examples - worst->correct), grouped(worst->examples),
-                     grouped(worst->predicted - worst->correct));
+  const std::size_t label = worst_by(&train::ClassCounts::f1, test.labels);
+  const train::ClassCounts& worst = test.labels[label];
+  return fmt::format("worst label: {}, {} of its {} missed, {} predicted wrongly", name(label),
+                     grouped(worst.examples - worst.correct), grouped(worst.examples),
+                     grouped(worst.predicted - worst.correct));
+}
+
+/// "worst class: 9, 47 of its 992 wrong, 20 of them predicted as 3": that with the least recall,
+/// and its most frequent wrong prediction.
+std::string worst_class_text(const train::Evaluation& test,
+                             const std::function<std::string(std::size_t)>& name) {
+  const auto classes = test.classes();
+  const std::size_t label = worst_by(&train::ClassCounts::recall, classes);
+  const auto row = std::span(test.confusion).subspan(label * classes.size(), classes.size());
+  std::vector<std::uint64_t> wrong(row.begin(), row.end());
+  wrong[label] = 0;
+  const auto most = std::max_element(wrong.begin(), wrong.end());
+  return fmt::format("worst class: {}, {} of its {} wrong, {} of them predicted as {}", name(label),
+                     grouped(classes[label].examples - classes[label].correct),
+                     grouped(classes[label].examples), grouped(*most),
+                     name(static_cast<std::size_t>(most - wrong.begin())));
 }
 
 std::string values_in_words(const train::Evaluation& test,
@@ -394,21 +296,18 @@ OutputNames names_of(const train::CheckpointInfo& info) {
 
 std::string error_in_words(const train::Evaluation& test, const OutputNames& names) {
   if (!test.values.empty()) return values_in_words(test, names.targets);
-  const std::uint64_t misread = test.examples - test.correct;
+  const std::uint64_t wrong = test.examples - test.correct;
   std::string text = fmt::format(
-      "{} of {} examples {} ({:.1f} %)", grouped(misread), grouped(test.examples),
-      test.labels.empty() ? "misread" : "have a wrong label", 100 * (1 - test.accuracy()));
+      "{} of {} examples {} ({:.1f} %)", grouped(wrong), grouped(test.examples),
+      test.labels.empty() ? "misclassified" : "have a wrong label", 100 * (1 - test.accuracy()));
   const auto name = [&](std::size_t label) {
     std::string word = names.classes.empty() ? std::to_string(label) : names.classes[label];
     std::replace(word.begin(), word.end(), '\n', ' ');
     return word;
   };
-  if (misread > 0 && !test.labels.empty()) return text + "; " + worst_flag_text(test, name);
-  if (misread == 0 || test.confusion.empty()) return text;
-  const WorstLabel worst = worst_label(test);
-  return text + fmt::format("; label {} is the hardest: {} of its {}, {} of them taken for {}",
-                            name(worst.label), grouped(worst.misread), grouped(worst.examples),
-                            grouped(worst.times), name(worst.predicted_as));
+  if (wrong > 0 && !test.labels.empty()) return text + "; " + worst_flag_text(test, name);
+  if (wrong == 0 || test.confusion.empty()) return text;
+  return text + "; " + worst_class_text(test, name);
 }
 
 void require_reportable(std::uint64_t outputs, const data::TableSchema* table) {
@@ -431,7 +330,7 @@ struct MeanScores {
   double f1 = 0;
   double weights = 0;
 
-  /// What a class does not have counts as 0.
+  /// An undefined score counts as 0.
   void add(const train::ClassCounts& counts, double weight) {
     precision += weight * counts.precision().value_or(0);
     recall += weight * counts.recall().value_or(0);
@@ -512,7 +411,7 @@ std::optional<int> terminal_columns() {
 
 Console::~Console() {
   if (progress_ != Progress::bar || std::uncaught_exceptions() == 0) return;
-  if (is_stop_requested() && parent_is_mpirun()) return;  // it reads no more: this could block
+  if (is_stop_requested() && parent_is_mpirun()) return;  // the write could block
   std::fputs(bar_shown_ ? "\n" : "\r\x1b[K", stdout);     // a terminal shows Ctrl-C as ^C
   std::fflush(stdout);
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/data/source.hpp"
 #include "lockstep/data/table.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/report.hpp"
@@ -28,13 +27,6 @@ struct Banner {
 
   void print() const;
 };
-
-/// Options that differ from none, in a line: "adamw at 0.001, weight decay 0.01".
-std::string optimizer_text(const optim::OptimizerOptions& options);
-
-/// The rate over all steps as a picture of 60 columns and 8 rows, in blocks of an eighth; empty for
-/// a constant rate.
-std::string schedule_picture(const optim::OptimizerOptions& options, std::uint64_t steps);
 
 /// Prints lines of equally many cells to stdout, in columns; the first is aligned to the left.
 void print_table(const std::vector<std::vector<std::string>>& lines);
@@ -84,7 +76,7 @@ class Console final : public train::Observer {
   bool bar_shown_ = false;
 };
 
-/// "214 of 10,000 examples misread (2.1 %); label 9 is the hardest: ..."; of a regression
+/// "214 of 10,000 examples misclassified (2.1 %); worst class: 9, ..."; of a regression
 /// "'price': R2 0.812, root mean square error 43.2".
 std::string error_in_words(const train::Evaluation& test, const OutputNames& names);
 
@@ -103,21 +95,6 @@ void require_reportable(std::uint64_t outputs, const data::TableSchema* table);
 
 /// The ranks and their hosts in rank order: "2 ranks on 1 host (alpha: 2)". Collective.
 std::string ranks_text(comm::Communicator& comm);
-
-/// "60,000 training and 10,000 test records of 784 features".
-std::string records_text(const data::DataSet& sets);
-
-/// "4 columns of numbers, standardized; 'x' left out (as asked); missing numbers: mean".
-std::string table_text(const data::TableSchema& table);
-
-/// "3 classes of column 'species': 'Adelie', 'Chinstrap', 'Gentoo'; 44.2 % are 'Adelie'". `where`:
-/// " of column 'species'", or empty. `counts`: training records of each label.
-std::string labels_text(const std::string& where, const std::vector<std::string>& classes,
-                        const std::vector<std::uint64_t>& counts);
-
-/// "'price' (mean 12.3, deviation 4.5), 'size' (mean ...)"; of several labels: "2 labels, each 0 or
-/// 1: 'rain', 'wind'". Only of a table with targets.
-std::string targets_text(const data::TableSchema& table);
 
 /// The columns of a terminal that does not tell its size, and of texts for no terminal.
 inline constexpr int usual_columns = 80;

@@ -33,6 +33,7 @@
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/launch_check.hpp"
 #include "lockstep/launch/leftovers.hpp"
 #include "lockstep/launch/watchdog.hpp"

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "apps/library_options.hpp"
 #include "apps/predictions.hpp"
 #include "apps/settings.hpp"
+#include "apps/start_from_saved.hpp"
 #include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
@@ -41,7 +44,7 @@ namespace {
 struct InferenceJob {
   train::SavedNetwork saved;
   /// The settings of training as TOML literals; none where there are weights alone.
-  std::vector<std::pair<std::string, std::string>> trained_with;
+  Decisive trained_with;
   RunConfig config;  ///< given, with some of those
   std::unique_ptr<data::Source> test;
   std::unique_ptr<Mesh> mesh;
@@ -79,18 +82,20 @@ data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwo
   return options;
 }
 
+/// Gives a setting the value that it had in training; its default where there are weights alone.
+void set_as_trained(RunConfig& config, const std::string& name, const InferenceJob& job) {
+  set_value(config, (job.saved.folder / "state.json").string(), name,
+            saved_value(job.trained_with, name));
+}
+
 /// `config` with what the training run had and the user did not give: the seed, so that a test
 /// split is the one that it had, and bf16, so that the loss is the one that it recorded.
 RunConfig with_settings_of(const InferenceJob& job, const RunConfig& config,
                            const Arguments& arguments) {
   RunConfig merged = config;
-  for (const auto& [name, value] : job.trained_with) {
-    if (arguments.given(name)) continue;
-    if (name == "seed" && config.test_split) {
-      set_value(merged, (job.saved.folder / "state.json").string(), name, value);
-    }
-    if (name == "precision" && value == "\"bf16\"") merged.precision = "bf16";
-  }
+  if (config.test_split && !arguments.given("seed")) set_as_trained(merged, "seed", job);
+  const bool is_bf16 = saved_value(job.trained_with, "precision") == "\"bf16\"";
+  if (is_bf16 && !arguments.given("precision")) merged.precision = "bf16";
   return merged;
 }
 
@@ -175,7 +180,7 @@ Syntax inference_syntax() {
   syntax.note = "(a checkpoint; or a run: its last one; or RUN/best: of its best epoch)";
   syntax.other_help = {
       {"seed", "of the test split"},
-      {"backend", "communication between ranks, as in training; nccl is refused"},
+      {"backend", "communication between ranks, as in training, but for nccl"},
       {"timeout", "end the job with code 86 if a rank makes no progress for five times N seconds"}};
   syntax.other_default = {{"data", "required"},
                           {"seed", "that of training"},
@@ -338,18 +343,17 @@ void print_evaluation(const train::Evaluation& result, const std::vector<train::
 /// Warns if the network was trained on a part of the data, and more than the rest is evaluated.
 void warn_of_trained_records(const InferenceJob& job) {
   if (job.config.data != job.saved.info.data) return;
+  if (saved_value(job.trained_with, "test-split") == "\"none\"") return;
   RunConfig trained;
-  for (const auto& [name, value] : job.trained_with) {
-    if ((name != "test-split" && name != "seed") || value == "\"none\"") continue;
-    set_value(trained, (job.saved.folder / "state.json").string(), name, value);
-  }
-  if (!trained.test_split) return;
+  set_as_trained(trained, "test-split", job);
+  set_as_trained(trained, "seed", job);
+  const float trained_split = trained.test_split.value();
   const auto& split = job.config.test_split;  // a smaller one is a part of it
-  if (split && *split <= *trained.test_split && job.config.seed == trained.seed) return;
+  if (split && *split <= trained_split && job.config.seed == trained.seed) return;
   launching::print_warning(
       fmt::format("{}: the network was trained on some of these records; `--test-split {}`{} "
                   "leaves them out",
-                  job.config.data, shortest(*trained.test_split),
+                  job.config.data, shortest(trained_split),
                   split && job.config.seed != trained.seed ? " without `--seed`" : ""));
 }
 

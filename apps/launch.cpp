@@ -29,6 +29,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/hosts.hpp"
@@ -290,8 +291,7 @@ class RecorderWatch {
   double limit() const {
     RunConfig config;
     try {
-      const std::string file = (fs::path(run_) / "config.toml").string();
-      apply_run_file(config, file, read_run_file(file));
+      config = read_config(run_);
     } catch (const Error&) {  // the default
     }
     return launching::start_limit(static_cast<double>(config.timeout));

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,7 +21,6 @@
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/checkpoint.hpp"
-#include "lockstep/train/device.hpp"
 #include "lockstep/train/trainer.hpp"
 
 namespace lockstep::apps {
@@ -227,17 +227,6 @@ void require_used(const RunConfig& config, const data::Source& train) {
   }
 }
 
-std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
-                                                const data::Source& source) {
-  const auto augmentation = data::parse_augmentation(config.augment);
-  if (!augmentation.any()) return nullptr;
-  try {
-    return std::make_unique<data::Transform>(augmentation, config.seed, source.shape());
-  } catch (const ConfigError& error) {
-    throw ConfigError("augment " + config.augment + ": " + error.what());
-  }
-}
-
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
   auto choice =
@@ -331,6 +320,46 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
   }
   throw ConfigError("`label_smoothing=" + shortest(config.label_smoothing) + "`: outside [0, 1)",
                     "give at least 0 and less than 1");
+}
+
+std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
+                                    const std::vector<std::uint64_t>& counts,
+                                    std::uint64_t outputs) {
+  if (config.class_weights == "none") return {};
+  const auto fail = [&](const std::string& problem, const std::string& remedy) {
+    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
+  };
+  if (train.targets() > 0) {
+    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
+         "leave `class_weights` out");
+  }
+  std::vector<float> weights;
+  if (config.class_weights == "balanced") {
+    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
+    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    for (std::size_t label = 0; label < outputs; ++label) {
+      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
+      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
+      weights.push_back(count == 0 ? 0.0F
+                                   : static_cast<float>(static_cast<double>(records) / share));
+    }
+    return weights;
+  }
+  for (const std::string& text : split_list(config.class_weights)) {
+    const auto weight = data::parse_float(text);
+    if (!weight || *weight < 0)
+      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
+    weights.push_back(*weight);
+  }
+  if (weights.size() != outputs) {
+    fail(
+        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
+        "give one for each class, in the order of the banner");
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; })) {
+    fail("nothing is left to train on", "give one class a weight above 0");
+  }
+  return weights;
 }
 
 std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind kind,
@@ -515,7 +544,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   }
   options.device = train::Device::cuda;
   options.threads = config.threads ? threads : 0;
-  // The watchdog waits less, and says why a rank makes no progress.
+  // The watchdog's limit is shorter, and its message has the cause.
   const double longest = launching::start_limit(static_cast<double>(config.timeout));
   options.nccl_timeout =
       std::chrono::seconds(static_cast<std::int64_t>(longest)) + std::chrono::minutes(1);
@@ -547,16 +576,6 @@ void warn_of_threads(int threads, const comm::Communicator& comm) {
                   launch && launch->launcher == "mpirun"
                       ? "; `mpirun --bind-to none` unbinds ranks from their cores"
                       : ""));
-}
-
-void warn_of_staging(const train::Replica& replica) {
-  const auto* device = replica.device();
-  if (device == nullptr || replica.groups().all.rank() != 0) return;
-  if (!device->exchange().starts_with("staged")) return;
-  launching::print_warning(fmt::format(
-      "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
-      "out and in, at the speed of PCI Express",
-      device->exchange(), device->shares_device() ? ", because ranks share a device" : ""));
 }
 
 }  // namespace lockstep::apps

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
-#include "lockstep/data/transform.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/trainer.hpp"
 
@@ -58,10 +56,6 @@ data::OpeningRanks opening_ranks(comm::Exchange& exchange);
 /// to data of the kind of `train`. Local.
 void require_used(const RunConfig& config, const data::Source& train);
 
-/// The random changes of training images; null: none. Throws ConfigError. Local.
-std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
-                                                const data::Source& source);
-
 /// The plan of training on `records` records in files of `file_records` (empty: not from files).
 ///
 /// Errors   throws ConfigError: errors of Plan and choose_policy(), and a plan without a step.
@@ -71,6 +65,13 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
 
 /// The loss of training on `train`. Throws ConfigError. Local.
 const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train);
+
+/// The setting `class_weights` for a training set with `counts` records of each label (empty:
+/// unknown) and a network of `outputs`; empty for none. Throws ConfigError for values to predict,
+/// `balanced` without counts, another number of weights, or weights that cannot be used. Local.
+std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
+                                    const std::vector<std::uint64_t>& counts,
+                                    std::uint64_t outputs);
 
 /// The setting `metrics`: `names`, for targets of `kind` and a network of `outputs`. Throws
 /// ConfigError. Local.
@@ -99,8 +100,5 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm);
 
 /// Warns, on rank 0, if these are more than its cores. Local.
 void warn_of_threads(int threads, const comm::Communicator& comm);
-
-/// Warns, on rank 0, if devices exchange data through host memory. Local.
-void warn_of_staging(const train::Replica& replica);
 
 }  // namespace lockstep::apps

@@ -15,7 +15,7 @@
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
-#include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/version.hpp"
 
@@ -23,13 +23,6 @@ namespace lockstep::apps {
 namespace {
 
 using Words = std::vector<std::string>;
-
-struct Subcommand {
-  const char* name;
-  const char* does;
-  int (*run)(const Words& words);
-  Syntax (*syntax)();
-};
 
 int completion_command(const Words& words);
 Syntax completion_syntax();
@@ -75,10 +68,7 @@ Syntax completion_syntax() {
 
 int completion_command(const Words& words) {
   return run_on_rank_0(completion_syntax(), words, [](const Arguments& arguments) {
-    std::vector<Completed> commands;
-    commands.reserve(subcommands.size());
-    for (const auto& one : subcommands) commands.push_back({one.name, one.does, one.syntax()});
-    fmt::print("{}", completion(arguments.operand(), commands));
+    fmt::print("{}", completion(arguments.operand(), subcommands));
     return static_cast<int>(ExitCode::success);
   });
 }

@@ -423,7 +423,7 @@ Banner banner(const Findings& found) {
   return banner;
 }
 
-int show_plan(const PlanArguments& arguments) {
+void show_plan(const PlanArguments& arguments) {
   const Records records = records_of(arguments);
   const train::MeshSizes mesh = mesh_of(arguments.config, arguments.config.ranks);
   const TrainingPlan chosen =
@@ -439,16 +439,16 @@ int show_plan(const PlanArguments& arguments) {
     const auto columns = static_cast<std::size_t>(terminal_columns().value_or(usual_columns));
     fmt::print("\n{}", plan_picture(chosen.plan, found.worker(), arguments.epoch, columns));
   }
-  return static_cast<int>(ExitCode::success);
 }
 
 }  // namespace
 
 int plan_command(const std::vector<std::string>& words) {
   return run_on_rank_0(plan_syntax(), words, [](const Arguments& given) {
+    constexpr int success = static_cast<int>(ExitCode::success);
     if (given.given("predict")) {
-      print_scaling(scaling_arguments(given));
-      return static_cast<int>(ExitCode::success);
+      print_scaling(given);
+      return success;
     }
     PlanArguments arguments = plan_arguments(given);
     const auto launch = comm::detect_launcher();
@@ -456,9 +456,12 @@ int plan_command(const std::vector<std::string>& words) {
     if (started && !arguments.ranks_given) {
       arguments.config.ranks = static_cast<std::uint64_t>(launch->ranks);
     }
-    if (!arguments.network) return show_plan(arguments);
-    print_network(arguments.config, arguments.json);
-    return static_cast<int>(ExitCode::success);
+    if (arguments.network) {
+      print_network(arguments.config, arguments.json);
+    } else {
+      show_plan(arguments);
+    }
+    return success;
   });
 }
 

@@ -1,9 +1,6 @@
 // The parts of `lockstep plan` beside the data plan: a network's layers, and steps on more ranks.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "apps/cli.hpp"
@@ -23,24 +20,13 @@ void print_network(const RunConfig& config, bool json);
 
 // `plan --predict`: a measured step on more ranks, by a model of latency and bandwidth.
 
-/// The arguments of --predict.
-struct ScalingArguments {
-  std::string file;                ///< of `bench step --json`
-  std::uint64_t max_ranks = 4096;  ///< that are predicted
-  std::uint64_t ranks_a_host = 0;
-  double latency = 0;                  ///< seconds between hosts
-  double bandwidth = 0;                ///< bytes per second between hosts
-  std::optional<std::uint64_t> batch;  ///< nullopt: as measured
-  bool json = false;
-};
-
 /// The flags of the command line that belong to --predict, which is one of them.
 const std::vector<Flag>& scaling_flags();
 
-/// Throws ConfigError for settings and flags that --predict does not heed.
-ScalingArguments scaling_arguments(const Arguments& given);
-
-/// Prints the table, or a line of JSON. Throws DataError: see train::read_measured_step().
-void print_scaling(const ScalingArguments& arguments);
+/// Prints a table, or with --json a line of JSON.
+///
+/// Errors   throws ConfigError for settings and flags that have no effect with --predict, and
+///          DataError as train::read_measured_step() does.
+void print_scaling(const Arguments& given);
 
 }  // namespace lockstep::apps

@@ -30,6 +30,7 @@ struct Row {
 };
 
 struct NetworkTable {
+  std::string input;  ///< its shape
   std::vector<Row> rows;
   Row total;
   double snapshots = 0;  ///< bytes on rank 0
@@ -51,6 +52,7 @@ NetworkTable table_of(const RunConfig& config) {
   const auto snapshots = train::snapshot_blocks(options);
   NetworkTable table;
   table.ranks = config.ranks;
+  table.input = nn::text_of(shape.input);
   const auto sizes = shape.sizes();
   const auto bytes = buffers.bytes_of_layers(shape, mesh.model);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -65,7 +67,6 @@ NetworkTable table_of(const RunConfig& config) {
   }
   table.snapshots = sizeof(float) * (snapshots.on_rank_0 + snapshots.on_a_host) * shape.weights();
   table.total.bytes = buffers.bytes(shape, mesh.model) + table.snapshots;
-  table.total.output = nn::text_of(shape.input);
   return table;
 }
 
@@ -88,7 +89,7 @@ nlohmann::ordered_json json_of(const Row& row) {
 }
 
 nlohmann::ordered_json json_of(const NetworkTable& table) {
-  nlohmann::ordered_json json = {{"ranks", table.ranks}, {"input", table.total.output}};
+  nlohmann::ordered_json json = {{"ranks", table.ranks}, {"input", table.input}};
   json["layers"] = nlohmann::ordered_json::array();
   for (const Row& row : table.rows) {
     nlohmann::ordered_json layer = {{"layer", row.layer},
@@ -114,8 +115,7 @@ void print_network(const RunConfig& config, bool json) {
   }
   fmt::print("lockstep {}: the network of {}\n\n", version, config.data);
   std::vector<std::vector<std::string>> lines = {
-      {"layer", "output", "parameters", "FLOPs", "memory"},
-      {"   input", table.total.output, "", "", ""}};
+      {"layer", "output", "parameters", "FLOPs", "memory"}, {"   input", table.input, "", "", ""}};
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const Row& row = table.rows[i];
     std::string label = fmt::format("{:>2} {}", i + 1, row.layer);
@@ -125,9 +125,7 @@ void print_network(const RunConfig& config, bool json) {
     lines.push_back(cells_of(label, row));
   }
   lines.push_back({"   snapshots", "", "", "", bytes_text(table.snapshots)});
-  Row total = table.total;
-  total.output.clear();
-  lines.push_back(cells_of("total", total));
+  lines.push_back(cells_of("total", table.total));
   print_table(lines);
   fmt::print(
       "\nTrainable parameters: {}; others, of frozen layers and running statistics: {}.\n"
@@ -135,7 +133,7 @@ void print_network(const RunConfig& config, bool json) {
       "Memory: of rank 0 of {}; the total has the features that are read ahead, too. Snapshots of\n"
       "weights and optimizer state are on rank 0, for checkpoints, and with --survive on each "
       "host.\n",
-      count_text(total.trained), count_text(total.parameters - total.trained),
+      count_text(table.total.trained), count_text(table.total.parameters - table.total.trained),
       counted(table.ranks, "rank"));
 }
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/console.hpp"
@@ -18,6 +21,17 @@ namespace {
 
 using train::Layout;
 using train::PredictedStep;
+
+/// The arguments of --predict.
+struct ScalingArguments {
+  std::string file;                ///< of `bench step --json`
+  std::uint64_t max_ranks = 4096;  ///< that are predicted
+  std::uint64_t ranks_a_host = 0;
+  double latency = 0;                  ///< seconds between hosts
+  double bandwidth = 0;                ///< bytes per second between hosts
+  std::optional<std::uint64_t> batch;  ///< nullopt: as measured
+  bool json = false;
+};
 
 /// "5,12" -> {5, 12}, both greater than 0.
 std::pair<double, double> numbers_in(const std::string& flag, const std::string& text) {
@@ -121,24 +135,28 @@ void print_json(const std::vector<ScalingRow>& rows, const train::MeasuredStep& 
 
 const std::vector<Flag>& scaling_flags() {
   static const std::vector<Flag> flags = {
-      {"predict", "FILE", "extend the step that `bench step --json` measured to --ranks [4096]"},
+      {"predict", "FILE",
+       "predict the step of --ranks ranks [4096] from FILE, the output of `bench step --json`"},
       {"ranks-a-host", "N", "with --predict: ranks on each host", "8"},
       {"between-hosts", "US,GB/S", "with --predict: latency and bandwidth of a host", "5,12"}};
   return flags;
 }
 
+namespace {
+
+/// Throws ConfigError for settings and flags that have no effect with --predict.
 ScalingArguments scaling_arguments(const Arguments& given) {
-  const std::set<std::string> heeded = {"predict",      "ranks",         "batch-size",
-                                        "ranks-a-host", "between-hosts", "json"};
+  const std::set<std::string> used = {"predict",      "ranks",         "batch-size",
+                                      "ranks-a-host", "between-hosts", "json"};
   for (const auto* pairs : {&given.settings, &given.flags}) {
     for (const auto& [name, value] : *pairs) {
-      if (heeded.contains(name)) continue;
-      throw ConfigError("--" + name + " with --predict, which knows the measured step alone",
+      if (used.contains(name)) continue;
+      throw ConfigError("--" + name + " with --predict, which uses only the measured step",
                         "leave it out");
     }
   }
   if (!given.operand().empty()) {
-    throw ConfigError("a run file with --predict, which knows the measured step alone",
+    throw ConfigError("a run file with --predict, which uses only the measured step",
                       "leave it out");
   }
   ScalingArguments arguments;
@@ -153,7 +171,10 @@ ScalingArguments scaling_arguments(const Arguments& given) {
   return arguments;
 }
 
-void print_scaling(const ScalingArguments& arguments) {
+}  // namespace
+
+void print_scaling(const Arguments& given) {
+  const ScalingArguments arguments = scaling_arguments(given);
   const train::MeasuredStep measured = train::read_measured_step(arguments.file);
   const auto rows = scaling_rows(arguments, measured);
   if (arguments.json) return print_json(rows, measured);

@@ -17,7 +17,7 @@
 #include "apps/console.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
-#include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/npy.hpp"

@@ -157,16 +157,18 @@ void for_each_setting(const toml::table& table, const std::string& path,
 }
 
 void apply_run_file(RunConfig& config, const std::string& path, const std::string& text,
-                    std::string_view other) {
+                    bool has_sweep) {
   toml::table file = parse_toml(path, text);
-  if (!other.empty()) file.erase(other);
   if (const auto layers = file.find(layer_key); layers != file.end()) {
     apply_layers(config, path, place_of(path, layers->first.source()), layers->second);
     file.erase(layers);
   }
   if (const auto sweep = file.find(sweep_table); sweep != file.end()) {
-    throw ConfigError(place_of(path, sweep->first.source()) + ": [sweep] is of a sweep file",
-                      "`lockstep sweep " + in_shell(path) + "` runs its trials");
+    if (!has_sweep) {
+      throw ConfigError(place_of(path, sweep->first.source()) + ": [sweep] is of a sweep file",
+                        "`lockstep sweep " + in_shell(path) + "` runs its trials");
+    }
+    file.erase(sweep);
   }
   for_each_setting(file, path, [&](const TomlSetting& given) {
     const std::string& name = given.setting.name;
@@ -177,6 +179,13 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
     set_value(config, given.place, given.setting,
               flag_text(given.value, given.place + ": " + name));
   });
+}
+
+RunConfig read_config(const std::filesystem::path& run) {
+  const std::string file = (run / "config.toml").string();
+  RunConfig config;
+  apply_run_file(config, file, read_run_file(file));
+  return config;
 }
 
 std::string to_toml(const RunConfig& config) {

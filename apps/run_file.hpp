@@ -1,8 +1,8 @@
 // Run files: settings as TOML. A key is the name of a setting.
 #pragma once
 
+#include <filesystem>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +12,15 @@ namespace lockstep::apps {
 /// The text of a run file; empty for an empty path. Throws ConfigError if it does not exist.
 std::string read_run_file(const std::string& path);
 
-/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers". The
-/// table `other` is left to the caller.
+/// Applies a run file's text; `path` is for messages. A [[layer]] list sets model to "layers".
+/// `has_sweep`: a table [sweep] is left to the caller; else it is an error.
 ///
 /// Errors   throws ConfigError with path and line: not TOML, unknown key, bad value.
 void apply_run_file(RunConfig& config, const std::string& path, const std::string& text,
-                    std::string_view other = "");
+                    bool has_sweep = false);
+
+/// The settings in config.toml of a run's folder. Throws ConfigError as the functions above.
+RunConfig read_config(const std::filesystem::path& run);
 
 /// The whole configuration as TOML, which is a valid run file.
 std::string to_toml(const RunConfig& config);

@@ -310,9 +310,11 @@ std::vector<Setting> table() {
   add(fixed, choice("model", &C::model, {"mlp", "lenet", "layers"},
                     "kind of network; layers: the [[layer]] list of the run file"));
   add(fixed, layers());
-  add(recipe, choice("precision", &C::precision, {"float32", "tf32", "bf16"},
-                     "that factors of products are rounded to; bf16: strict products on the CPU, "
-                     "library products on a device, tf32 of the latter alone"));
+  add(recipe,
+      choice("precision", &C::precision, {"float32", "tf32", "bf16"},
+             "factors of matrix products are rounded to it; bf16: of strict products on the CPU "
+             "and library products on a device; tf32: of library products on a device "
+             "alone"));
   add(init,
       text("init", &C::init, "none|PATH",
            "start from the weights of a run, a checkpoint or a file in the safetensors format"));
@@ -366,16 +368,17 @@ std::vector<Setting> table() {
       choice("shuffle", &C::shuffle, {"global", "none"}, "a new order of records every epoch"));
   group = "Optimizer";
   add(fixed, choice("optimizer", &C::optimizer, {"adam", "adamw", "sgd", "lamb", "lars"},
-                    "how weights follow gradients"));
+                    "the rule by which gradients change weights"));
   add(recipe, learning_rate());
   add(recipe, number_or("auto", "momentum", &C::momentum,
                         "of sgd and lars; auto: 0.9 for lars, else none"));
   add(recipe, yes_or_no("nesterov", &C::nesterov, "sgd looks ahead along its momentum"));
-  add(recipe, number_or("auto", "weight-decay", &C::weight_decay,
-                        "draws weights, but for biases and gains, to 0: of adamw the share that a "
-                        "step at rate 1 takes away; else added, times the weights, to the gradient "
-                        "(sgd, adam, lars) or to the direction of the step (lamb); auto: 0.01 for "
-                        "adamw and lamb, else none"));
+  add(recipe,
+      number_or("auto", "weight-decay", &C::weight_decay,
+                "draws weights towards 0, but for biases and gains: of adamw the share that a "
+                "step at rate 1 takes away; else added, times the weights, to the gradient "
+                "(sgd, adam, lars) or to the direction of the step (lamb); auto: 0.01 for "
+                "adamw and lamb, else none"));
   add(recipe, number("beta1", &C::beta1, "of adam, adamw and lamb: decay of the mean gradient"));
   add(recipe, number("beta2", &C::beta2, "of adam, adamw and lamb: decay of its mean square"));
   add(recipe, number("epsilon", &C::epsilon,
@@ -399,7 +402,7 @@ std::vector<Setting> table() {
                      "of linear and cosine: share of the rate after the last step"));
   add(recipe, number("decay", &C::decay, "of step and exponential: a factor of the rate"));
   add(recipe, steps_or_epochs("decay-every", &C::decay_every, "of step and exponential"));
-  group = "Ranks and devices";
+  group = "Rank and device";
   add(launch,
       count("ranks", &C::ranks, 1, "ranks as threads of this process; not under a launcher"));
   add(launch,
@@ -436,7 +439,7 @@ std::vector<Setting> table() {
           "save a checkpoint and end with code 75 before this time since the start has passed"));
   add(run, choice("progress", &C::progress, {"auto", "bar", "lines", "off"},
                   "off: errors and warnings only"));
-  group = "Faults";
+  group = "Fault tolerance";
   add(step, count("timeout", &C::timeout, 1,
                   "end the job with code 86 if a rank makes no progress in a step for N seconds; "
                   "start, evaluation and checkpoints have five times that",

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "apps/console.hpp"
 #include "apps/run_file.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
@@ -86,9 +85,7 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
   const auto path = run / "config.toml";
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) {
-    RunConfig config;
-    apply_run_file(config, path.string(), read_run_file(path.string()));
-    for (const auto& [name, value] : key_values(config)) {
+    for (const auto& [name, value] : key_values(read_config(run))) {
       if (!is_of_run(name) || value_in(state.settings, name) != absent) continue;
       text += name + " = " + value + "\n";
     }
@@ -119,7 +116,7 @@ std::filesystem::path newest_run() {
   return newest;
 }
 
-/// What rank 0 finds and tells the others.
+/// What rank 0 finds, and broadcasts.
 struct Found {
   std::filesystem::path run;
   std::filesystem::path checkpoint;
@@ -483,8 +480,8 @@ std::string other_scale(const train::SavedNetwork& saved, const data::Source& tr
          "checkpoint's";
 }
 
-}  // namespace
-
+/// The settings `init...`; nullopt for `init=none`. Throws ConfigError for the others without it,
+/// and for lists that are not of names.
 std::optional<train::InitialWeights> initial_weights(const RunConfig& config) {
   if (config.init == "none") {
     for (const Setting& setting : settings()) {
@@ -503,6 +500,8 @@ std::optional<train::InitialWeights> initial_weights(const RunConfig& config) {
   initial.ignored = names_in(config.init_ignore);
   return initial;
 }
+
+}  // namespace
 
 std::string start_from(const RunConfig& config, const data::Source& train,
                        train::Replica& replica) {
@@ -532,15 +531,6 @@ std::string start_from(const RunConfig& config, const data::Source& train,
   text += fmt::format(": {} taken", counted(taken.taken.size(), "tensor"));
   if (!taken.fresh.empty()) text += fmt::format("; at random: {}", fmt::join(taken.fresh, ", "));
   return text;
-}
-
-std::string parameters_text(const nn::NetworkShape& shape) {
-  const bool has_frozen = std::any_of(shape.layers.begin(), shape.layers.end(),
-                                      [](const nn::LayerSpec& layer) { return layer.frozen; });
-  const std::string all = fmt::format("{} parameters", grouped(shape.parameters()));
-  if (!has_frozen) return all;
-  const auto trained = static_cast<std::uint64_t>(shape.trained_weights());
-  return fmt::format("{}, {} of them trained", all, grouped(trained));
 }
 
 }  // namespace lockstep::apps

@@ -76,10 +76,6 @@ void require_same_data(const Resume& resume, const Decisive& now);
 
 // --init
 
-/// The settings `init...`; nullopt for `init=none`. Throws ConfigError for the others without it,
-/// and for lists that are not of names. Local.
-std::optional<train::InitialWeights> initial_weights(const RunConfig& config);
-
 /// Sets the weights of `replica` that the settings name, before its first step. Returns the
 /// banner's text; empty: none. Rank 0 warns of data that is scaled otherwise than the checkpoint's.
 ///
@@ -87,8 +83,5 @@ std::optional<train::InitialWeights> initial_weights(const RunConfig& config);
 ///          not the checkpoint's (2).
 /// Ranks    collective.
 std::string start_from(const RunConfig& config, const data::Source& train, train::Replica& replica);
-
-/// "1,234 parameters, 120 of them trained".
-std::string parameters_text(const nn::NetworkShape& shape);
 
 }  // namespace lockstep::apps

@@ -81,15 +81,15 @@ int compare_command(const std::vector<std::string>& words);
 /// Draws the epochs of runs as SVG or PNG. Without MPI.
 int plot_command(const std::vector<std::string>& words);
 
-/// A subcommand as a shell completes it.
-struct Completed {
-  std::string name;
-  std::string does;  ///< what it does, in a line
-  Syntax syntax;
+struct Subcommand {
+  const char* name;
+  const char* does;  ///< in a line
+  int (*run)(const std::vector<std::string>& words);
+  Syntax (*syntax)();
 };
 
 /// A script with which "bash", "zsh" or "fish" completes the subcommands, their flags and the
 /// values of these. Throws ConfigError for another shell.
-std::string completion(const std::string& shell, std::span<const Completed> commands);
+std::string completion(const std::string& shell, std::span<const Subcommand> commands);
 
 }  // namespace lockstep::apps

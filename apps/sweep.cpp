@@ -24,13 +24,12 @@
 #include "apps/subcommands.hpp"
 #include "apps/sweep_file.hpp"
 #include "apps/sweep_record.hpp"
-#include "apps/toml_settings.hpp"
 #include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/hash.hpp"
-#include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
@@ -166,7 +165,9 @@ class RankOfSweep {
   void run();
 
  private:
-  enum class Next : std::uint64_t { none = std::numeric_limits<std::uint64_t>::max() - 1, stop };
+  // Results of next_trial() that are no trial.
+  static constexpr std::uint64_t no_trial = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t stop = no_trial - 1;
 
   void begin_record();
   void require_shared_folder();
@@ -278,12 +279,12 @@ void RankOfSweep::on_leader(const std::function<void()>& work) {
   });
 }
 
-/// The next trial of this group, or a value of Next.
+/// The next trial of this group, no_trial or stop.
 std::uint64_t RankOfSweep::next_trial(std::size_t rung) {
-  auto next = static_cast<std::uint64_t>(Next::none);
+  std::uint64_t next = no_trial;
   on_leader([&] {
     if (requests_->signal() != 0) {
-      if (is_waiting(read_sweep_record(out_), rung)) next = static_cast<std::uint64_t>(Next::stop);
+      if (is_waiting(read_sweep_record(out_), rung)) next = stop;
       return;
     }
     if (const auto claimed = claim_trial(out_, rung)) next = *claimed;
@@ -296,8 +297,8 @@ std::uint64_t RankOfSweep::next_trial(std::size_t rung) {
 bool RankOfSweep::run_rung(std::size_t rung) {
   for (;;) {
     const std::uint64_t next = next_trial(rung);
-    if (next == static_cast<std::uint64_t>(Next::none)) return false;
-    if (next == static_cast<std::uint64_t>(Next::stop)) return true;
+    if (next == no_trial) return false;
+    if (next == stop) return true;
     if (run_trial(next, rung)) return true;
   }
 }
@@ -466,7 +467,7 @@ Syntax sweep_syntax() {
       "Ends with 0 if a trial has finished, else with the code of the first one that failed.\n");
   syntax.usage = "SWEEP.toml [flags]";
   syntax.operand = "sweep file";
-  syntax.own_table = sweep_table;
+  syntax.has_sweep = true;
   syntax.example = "mpirun -n 4 lockstep sweep configs/sweep.toml --out sweeps/rates";
   for (const auto& setting : settings()) {
     if (!is_of_sweep(setting.name)) syntax.settings.push_back(setting.name);

@@ -19,6 +19,7 @@
 #include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/train/json_fields.hpp"
+#include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
 namespace {

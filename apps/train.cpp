@@ -13,21 +13,20 @@
 #include "apps/console.hpp"
 #include "apps/fault_injection.hpp"
 #include "apps/flag_names.hpp"
-#include "apps/library_options.hpp"
 #include "apps/run_file.hpp"
 #include "apps/settings.hpp"
 #include "apps/start_from_saved.hpp"
 #include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
+#include "apps/training_banner.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
-#include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/data/batches.hpp"
-#include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
@@ -43,71 +42,6 @@
 
 namespace lockstep::apps {
 namespace {
-
-std::string batch_text(const TrainJob& job) {
-  const auto& plan = *job.plan;
-  const bool data = plan.options().policy == data::ShardPolicy::data;
-  return fmt::format("{} global, at most {} a rank in leaves of {}; {} an epoch",
-                     grouped(data ? plan.examples(0) : plan.options().batch_size),
-                     grouped(plan.largest_piece()), plan.leaf(0), counted(plan.steps(), "step"));
-}
-
-std::string device_text(const TrainJob& job) {
-  const auto* device = job.replica->device();
-  if (device == nullptr) {
-    return fmt::format("cpu, {} a rank",
-                       counted(static_cast<std::uint64_t>(job.threads), "thread"));
-  }
-  const auto& exchange = device->exchange();
-  return fmt::format("cuda, {} on rank 0{}", device->device(),
-                     exchange.empty() ? "" : "; exchange " + exchange);
-}
-
-Banner banner(const RunConfig& config, const TrainData& data, const TrainJob& job,
-              comm::Communicator& comm) {
-  Banner banner;
-  banner.headline =
-      fmt::format("lockstep {}: {}, backend {}", version, ranks_text(comm), comm.backend());
-  const auto add = [&](const char* label, std::string text) {
-    banner.rows.emplace_back(label, std::move(text));
-  };
-  add("device", device_text(job));
-  add("data", config.data + ": " + records_text(data.sets));
-  if (const auto table = data.sets.train->table()) {
-    add("table", table_text(*table));
-    if (!table->targets.empty()) {
-      add(table->is_regression() ? "targets" : "labels", targets_text(*table));
-    } else {
-      add("labels",
-          labels_text(" of column " + in_quotes(table->label), table->classes, data.label_counts));
-    }
-  }
-  if (const auto pictures = data.sets.train->pictures()) {
-    add("pictures", pictures->text());
-    add("labels", labels_text("", pictures->classes, data.label_counts));
-  }
-  add("policy", fmt::format("{}: {}; {}shuffle {}", data::name_of(job.plan->options().policy),
-                            job.policy_reason,
-                            config.rebatch == "ceil" ? "" : "rebatch " + config.rebatch + "; ",
-                            config.shuffle));
-  if (job.transform) add("augment", config.augment + ", a function of seed, epoch and record");
-  const nn::NetworkShape& shape = job.replica->shape();
-  add("network", shape.text() + ", " + parameters_text(shape));
-  const train::Groups& groups = job.replica->groups();
-  const auto model = groups.model_ranks();
-  if (model > 1) add("mesh", mesh_text(groups));
-  add("batch", batch_text(job));
-  if (const auto idle = job.plan->idle_ranks(); idle > 0) {
-    const bool by_data = job.plan->options().policy == data::ShardPolicy::data;
-    add("idle", fmt::format("{} of {} ranks: {}", idle * model, comm.size(),
-                            by_data ? "a full batch has fewer leaves than ranks need; a smaller "
-                                      "--leaf or a larger --batch-size would use them"
-                                    : "their files leave them no record"));
-  }
-  add("optimizer", optimizer_text(job.replica->optimizer()));
-  add("reduction", reduction_text(job, config));
-  return banner;
-}
 
 train::RunFacts facts_of(const RunConfig& config, const TrainData& data, const TrainJob& job,
                          int ranks) {
@@ -258,7 +192,7 @@ class RankOfRun {
 /// Prints the banner. False if nothing is to be trained.
 bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
                           comm::Communicator& comm) const {
-  Banner shown = banner(config_, data_, job, comm);
+  Banner shown = training_banner(config_, data_, job, comm);
   if (!init_text_.empty()) shown.rows.emplace_back("init", init_text_);
   if (resume_ && resume_->found()) {
     shown.rows.emplace_back("resume", resume_text(*resume_, job.replica->steps()));
@@ -356,7 +290,7 @@ bool RankOfRun::note_lost_ranks(const comm::Communicator& comm, std::uint64_t st
 
 /// Decides how training goes on after a fault: run_in() repeats the steps since the last good
 /// snapshot, without the rank at fault if that is at fault for the second time. Throws the fault if
-/// nobody can tell that rank, and the same step fails again. Collective.
+/// the rank at fault is unknown, and the same step fails again. Collective.
 void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm) {
   train::Fault found = {.step = fault.step(), .rank = std::nullopt};
   if (fault.rank()) found.rank = comm.world_rank(*fault.rank());
@@ -454,7 +388,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
     const bool is_named = !resume_ && config_.run_dir != "auto";
-    // Ranks that are lost now may have begun the run, in which there was none.
+    // A lost rank may have created the run's folder; nothing is saved in it yet.
     if (is_first_group && has_lost && is_named) train::remove_unsaved_run(config_.run_dir);
     RunConfig recipe = config_;
     recipe.resume = "none";  // config.toml is a recipe, which does not depend on another run

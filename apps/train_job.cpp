@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,9 +24,9 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
-#include "lockstep/data/csv.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
+#include "lockstep/train/device.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -57,47 +56,27 @@ void warn_of_numbers(const data::Source& train) {
   }
 }
 
-/// The setting `class_weights` for a training set with `counts` records of each label (empty:
-/// unknown) and a network of `outputs`; empty for none. Throws ConfigError for values to predict,
-/// `balanced` without counts, another number of weights, or weights that cannot be used.
-std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
-                                    const std::vector<std::uint64_t>& counts,
-                                    std::uint64_t outputs) {
-  if (config.class_weights == "none") return {};
-  const auto fail = [&](const std::string& problem, const std::string& remedy) {
-    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
-  };
-  if (train.targets() > 0) {
-    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
-         "leave `class_weights` out");
+/// The random changes of training images; null: none. Throws ConfigError.
+std::unique_ptr<data::Transform> make_transform(const RunConfig& config,
+                                                const data::Source& source) {
+  const auto augmentation = data::parse_augmentation(config.augment);
+  if (!augmentation.any()) return nullptr;
+  try {
+    return std::make_unique<data::Transform>(augmentation, config.seed, source.shape());
+  } catch (const ConfigError& error) {
+    throw ConfigError("augment " + config.augment + ": " + error.what());
   }
-  std::vector<float> weights;
-  if (config.class_weights == "balanced") {
-    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
-    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-    for (std::size_t label = 0; label < outputs; ++label) {
-      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
-      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
-      weights.push_back(count == 0 ? 0.0F
-                                   : static_cast<float>(static_cast<double>(records) / share));
-    }
-    return weights;
-  }
-  for (const std::string& text : split_list(config.class_weights)) {
-    const auto weight = data::parse_float(text);
-    if (!weight || *weight < 0)
-      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
-    weights.push_back(*weight);
-  }
-  if (weights.size() != outputs) {
-    fail(
-        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
-        "give one for each class, in the order of the banner");
-  }
-  if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; })) {
-    fail("nothing is left to train on", "give one class a weight above 0");
-  }
-  return weights;
+}
+
+/// Warns, on rank 0, if devices exchange data through host memory.
+void warn_of_staging(const train::Replica& replica) {
+  const auto* device = replica.device();
+  if (device == nullptr || replica.groups().all.rank() != 0) return;
+  if (!device->exchange().starts_with("staged")) return;
+  launching::print_warning(fmt::format(
+      "devices exchange through memory of the host ({}){}: each step copies gradients and weights "
+      "out and in, at the speed of PCI Express",
+      device->exchange(), device->shares_device() ? ", because ranks share a device" : ""));
 }
 
 }  // namespace

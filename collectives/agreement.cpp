@@ -9,6 +9,7 @@
 #include <span>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/packing.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep::comm {
@@ -16,24 +17,6 @@ namespace {
 
 std::span<std::uint8_t> bytes_of(std::string& text) {
   return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
-}
-
-// Concatenates texts, each preceded by its length.
-std::string pack(const std::vector<std::string>& texts) {
-  std::string packed;
-  for (const std::string& text : texts) packed += std::to_string(text.size()) + ':' + text;
-  return packed;
-}
-
-std::vector<std::string> unpack(const std::string& packed) {
-  std::vector<std::string> texts;
-  for (std::size_t at = 0; at < packed.size();) {
-    const std::size_t colon = packed.find(':', at);
-    const std::size_t size = std::stoull(packed.substr(at, colon - at));
-    texts.push_back(packed.substr(colon + 1, size));
-    at = colon + 1 + size;
-  }
-  return texts;
 }
 
 struct Failure {
@@ -60,15 +43,20 @@ std::optional<Failure> attempt(Communicator& comm, const std::function<void()>& 
 
 // Collective. The failures by rank; contains only ranks that failed.
 std::map<int, Failure> gather_failures(Communicator& comm, const std::optional<Failure>& mine) {
-  const auto packed =
-      mine ? pack({std::to_string(static_cast<int>(mine->code)), mine->text, mine->host})
-           : std::string();
+  Packer packer;
+  if (mine) {
+    packer.add(static_cast<std::uint64_t>(mine->code));
+    packer.add(mine->text);
+    packer.add(mine->host);
+  }
   std::map<int, Failure> failures;
   int rank = 0;
-  for (const std::string& theirs : gather_text(comm, packed)) {
-    const auto parts = unpack(theirs);
-    if (!parts.empty()) {
-      failures[rank] = {static_cast<ExitCode>(std::stoi(parts[0])), parts[1], parts[2]};
+  for (const std::string& theirs : gather_text(comm, packer.take())) {
+    if (Unpacker parts(theirs); !parts.at_end()) {
+      Failure& failure = failures[rank];
+      failure.code = static_cast<ExitCode>(parts.number());
+      failure.text = parts.text();
+      failure.host = parts.text();
     }
     ++rank;
   }
@@ -113,14 +101,16 @@ struct Settings {
 
 Settings gather_settings(Communicator& comm, const std::string& packed) {
   Settings all;
-  for (const std::string& theirs : gather_text(comm, pack({comm.place().host, packed}))) {
-    const auto parts = unpack(theirs);
-    all.hosts.push_back(parts[0]);
+  Packer packer;
+  packer.add(comm.place().host);
+  for (const std::string& theirs : gather_text(comm, packer.take() + packed)) {
+    Unpacker parts(theirs);
+    all.hosts.emplace_back(parts.text());
     auto& settings = all.of_rank.emplace_back();
-    const auto pairs = unpack(parts[1]);
-    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
-      settings[pairs[i]] = pairs[i + 1];
-      all.keys.insert(pairs[i]);
+    while (!parts.at_end()) {
+      const std::string key(parts.text());
+      settings[key] = parts.text();
+      all.keys.insert(key);
     }
   }
   return all;
@@ -227,13 +217,13 @@ std::string broadcast_text(Communicator& comm, std::string text, int root) {
 
 void require_equal(Communicator& comm, const std::string& what, const KeyValues& mine,
                    const std::string& remedy, ExitCode code) {
-  std::vector<std::string> flat;
+  Packer packer;
   const std::map<std::string, std::string> sorted(mine.begin(), mine.end());
   for (const auto& [key, value] : sorted) {
-    flat.push_back(key);
-    flat.push_back(value);
+    packer.add(key);
+    packer.add(value);
   }
-  const std::string packed = pack(flat);
+  const std::string packed = packer.take();
   Hash hash;
   hash.add(packed);
   const auto hashes = gather_number(comm, hash.value());

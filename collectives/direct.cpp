@@ -13,7 +13,8 @@ namespace {
 constexpr std::array names = {"all_reduce",         "broadcast",  "all_gather",
                               "grouped all_gather", "all_to_all", "shift"};
 
-template <class Call>
+using Call = DirectCommunicator::Call;
+
 std::string describe(const Communicator& comm, const Call& call) {
   static constexpr std::array ops = {" (sum)", " (min)", " (max)"};
   static constexpr std::array types = {"u8", "u64", "f32", "f64"};
@@ -31,7 +32,6 @@ std::string describe(const Communicator& comm, const Call& call) {
 }
 
 // All ranks compare with rank 0, so all throw the same error.
-template <class Call>
 void require_same(const Communicator& comm, int peer, const Call& first, const Call& other) {
   if (other == first) return;
   const auto call_of = [&](int rank, const Call& call) {

@@ -1,7 +1,6 @@
 #include "lockstep/collectives/launcher.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <limits>
 #include <string_view>
 
@@ -77,14 +76,6 @@ std::optional<Launch> detect_launcher(const Lookup& lookup) {
   return found;
 }
 
-namespace {
-
-const char* of_environment(const char* variable) { return std::getenv(variable); }
-
-}  // namespace
-
-std::optional<Launch> detect_launcher() { return detect_launcher(of_environment); }
-
 bool is_mpirun(std::string_view program) noexcept {
   constexpr std::string_view of_debian = ".openmpi";  // mpirun.openmpi
   if (program.ends_with(of_debian)) program.remove_suffix(of_debian.size());
@@ -102,8 +93,6 @@ bool srun_recovers(const Lookup& lookup) {
   return no_kill != nullptr && std::string_view(no_kill) == "set" &&
          number(lookup, "SLURM_KILL_BAD_EXIT") == 0;
 }
-
-bool srun_recovers() { return srun_recovers(of_environment); }
 
 void require_pmix(const Launch& launch) {
   if (!is_slurm(launch) || launch.pmix || launch.ranks == 1) return;

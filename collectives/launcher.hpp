@@ -1,6 +1,7 @@
 // Detects the launcher (mpirun, srun, a batch script) from the environment, before MPI starts.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -19,7 +20,10 @@ struct Launch {
 /// Reads one environment variable; null if it is not set.
 using Lookup = std::function<const char*(const char* variable)>;
 
-/// The launcher of this process; empty if there is none. Local.
+/// The environment of this process.
+inline const char* of_environment(const char* variable) { return std::getenv(variable); }
+
+/// The launcher of this process, from its environment; empty if there is none. Local.
 ///
 /// Checked in this order, because mpirun runs inside Slurm jobs and srun inside batch scripts:
 ///   mpirun          OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_RANK
@@ -28,10 +32,7 @@ using Lookup = std::function<const char*(const char* variable)>;
 ///   sbatch          SLURM_JOB_ID without a step and SLURM_NTASKS above 1: the shell of a batch
 ///                   script or of salloc: one process in an allocation for several
 /// Variables that are not integers count as not set.
-std::optional<Launch> detect_launcher(const Lookup& lookup);
-
-/// detect_launcher over this process's environment.
-std::optional<Launch> detect_launcher();
+std::optional<Launch> detect_launcher(const Lookup& lookup = of_environment);
 
 /// True for the names of Open MPI's launcher as a program: mpirun, mpiexec, orterun, with
 /// .openmpi behind it on Debian. Local.
@@ -45,10 +46,7 @@ bool is_on(std::string_view value) noexcept;
 ///
 /// Slurm 22.05's PMIx nevertheless ends the step when a task is lost between MPI_Init and
 /// MPI_Finalize.
-bool srun_recovers(const Lookup& lookup);
-
-/// srun_recovers over this process's environment.
-bool srun_recovers();
+bool srun_recovers(const Lookup& lookup = of_environment);
 
 /// Throws for a Slurm launch of several ranks without PMIx, before MPI starts. Local; the same on
 /// all ranks.

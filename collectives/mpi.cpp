@@ -127,14 +127,7 @@ struct MpiCommunicator::State {
     check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node.comm), "MPI_Bcast");
     std::vector<int> nodes(static_cast<std::size_t>(size));
     check_mpi(MPI_Allgather(&lowest, 1, MPI_INT, nodes.data(), 1, MPI_INT, comm), "MPI_Allgather");
-    std::sort(nodes.begin(), nodes.end());
-    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-    const auto index = std::lower_bound(nodes.begin(), nodes.end(), lowest) - nodes.begin();
-    return {.host = processor_name(),
-            .node = static_cast<int>(index),
-            .nodes = static_cast<int>(nodes.size()),
-            .local_rank = query(node.comm, MPI_Comm_rank, "MPI_Comm_rank"),
-            .local_ranks = query(node.comm, MPI_Comm_size, "MPI_Comm_size")};
+    return place_among(nodes, rank, processor_name());
   }
 };
 

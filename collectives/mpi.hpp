@@ -40,8 +40,8 @@ class MpiCommunicator final : public Communicator {
   /// Ranks    collective over all ranks of the job; called at most once.
   void watch_peers(const std::function<void(const RankLeft&)>& on_left);
 
-  /// Waits until all ranks have called it. After watch_peers() it tells the others every second
-  /// that this one calls no more collectives. Collective.
+  /// Waits until all ranks have called it. After watch_peers() it notifies the others every
+  /// second that this one calls no more collectives. Collective.
   ///
   /// Call it before MPI_Finalize: mpirun 4.1.4 can crash, or wait for ever, if a rank calls
   /// MPI_Abort while another is in MPI_Finalize.

@@ -89,8 +89,8 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  /// Tells the others that this rank calls no more collectives. Messages may be lost: call it again
-  /// from time to time. Local.
+  /// Sends the others a message that this rank calls no more collectives. It may be lost: call it
+  /// again from time to time. Local.
   void tell() const;
 
  private:

@@ -42,37 +42,29 @@ std::size_t page_bytes() {
 }
 
 /// Inode and size of an open file, which identify a peer's region.
-std::pair<std::uint64_t, std::uint64_t> identity_and_size(int descriptor) {
+std::pair<std::uint64_t, std::uint64_t> identity_and_size(const Descriptor& file) {
   struct stat status = {};
-  if (::fstat(descriptor, &status) != 0) fail_shared("fstat");
+  if (::fstat(file.number(), &status) != 0) fail_shared("fstat");
   return {status.st_ino, static_cast<std::uint64_t>(status.st_size)};
 }
 
 }  // namespace
 
-SharedRegion::SharedRegion(int descriptor, std::size_t bytes)
-    : descriptor_(descriptor), size_(bytes) {
-  void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-  if (data == MAP_FAILED) {
-    const int reason = errno;
-    close();
-    errno = reason;
-    fail_shared("mmap of " + std::to_string(bytes) + " bytes of addresses");
-  }
+SharedRegion::SharedRegion(Descriptor file, std::size_t bytes)
+    : file_(std::move(file)), size_(bytes) {
+  void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.number(), 0);
+  if (data == MAP_FAILED) fail_shared("mmap of " + std::to_string(bytes) + " bytes of addresses");
   data_ = static_cast<std::byte*>(data);
 }
 
 SharedRegion SharedRegion::create(std::size_t bytes) {
-  const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
-  if (descriptor < 0) fail_shared("memfd_create");
+  Descriptor file(::memfd_create("lockstep", MFD_CLOEXEC));
+  if (!file.is_open()) fail_shared("memfd_create");
   const std::size_t size = round_up(bytes, page_bytes());
-  if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
-    const int reason = errno;
-    ::close(descriptor);
-    errno = reason;
+  if (::ftruncate(file.number(), static_cast<off_t>(size)) != 0) {
     fail_shared("ftruncate to " + std::to_string(size) + " bytes");
   }
-  return {descriptor, size};
+  return {std::move(file), size};
 }
 
 SharedRegion SharedRegion::open(const std::string& address) {
@@ -81,53 +73,47 @@ SharedRegion SharedRegion::open(const std::string& address) {
   std::uint64_t size = 0;
   std::string path;
   words >> inode >> size >> path;
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) fail_shared(path + ", a peer's region, cannot be opened");
-  if (identity_and_size(descriptor) != std::pair(inode, size)) {
-    ::close(descriptor);
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open()) fail_shared(path + ", a peer's region, cannot be opened");
+  if (identity_and_size(file) != std::pair(inode, size)) {
     throw ConfigError("shared memory: " + path +
                           " is another file here than for the peer that named it (ranks in "
                           "different containers?)",
                       "use `backend=mpi`");
   }
-  return {descriptor, size};
+  return {std::move(file), size};
 }
 
 SharedRegion::SharedRegion(SharedRegion&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
+    : file_(std::move(other.file_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(other.size_) {}
 
 SharedRegion::~SharedRegion() {
-  close();
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
 std::string SharedRegion::address() const {
-  const auto [inode, size] = identity_and_size(descriptor_);
+  const auto [inode, size] = identity_and_size(file_);
   return std::to_string(inode) + ' ' + std::to_string(size) + " /proc/" +
-         std::to_string(::getpid()) + "/fd/" + std::to_string(descriptor_);
-}
-
-void SharedRegion::close() noexcept {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+         std::to_string(::getpid()) + "/fd/" + std::to_string(file_.number());
 }
 
 SharedRegion share_on_host(Communicator& comm, std::size_t bytes) {
-  const std::string here = std::to_string(comm.place().node) + ' ';
   std::optional<SharedRegion> region;
   std::string mine;
   together(comm, [&] {
     if (comm.place().local_rank != 0) return;
     region.emplace(SharedRegion::create(bytes));
-    mine = here + region->address();
+    mine = region->address();
   });
+  const auto nodes = gather_number(comm, static_cast<std::uint64_t>(comm.place().node));
   const auto all = gather_text(comm, mine);
   together(comm, [&] {
     if (region) return;
-    const auto creator = std::find_if(
-        all.begin(), all.end(), [&](const std::string& text) { return text.starts_with(here); });
-    region.emplace(SharedRegion::open(creator->substr(here.size())));
+    const auto creator =
+        std::find(nodes.begin(), nodes.end(), nodes[static_cast<std::size_t>(comm.rank())]);
+    region.emplace(SharedRegion::open(all[static_cast<std::size_t>(creator - nodes.begin())]));
   });
   region->close();
   return std::move(*region);
@@ -209,16 +195,17 @@ SharedCommunicator::SharedCommunicator(Communicator& wire, const Place& place)
         memory_limit_bytes() / static_cast<std::uint64_t>(place.local_ranks) + window_bytes));
     reinterpret_cast<Header*>(mine->data())->process = ::getpid();
   });
-  const auto all = gather_text(wire, std::to_string(place.node) + ' ' + mine->address());
+  const auto here = static_cast<std::uint64_t>(place.node);
+  const auto nodes = gather_number(wire, here);
+  const auto addresses = gather_text(wire, mine->address());
   std::vector<int> here_of_wire;
   together(wire, [&] {
-    const std::string here = std::to_string(place.node) + ' ';
     for (int rank = 0; rank < wire.size(); ++rank) {
-      const std::string& text = all[static_cast<std::size_t>(rank)];
-      if (!text.starts_with(here)) continue;
+      const auto at = static_cast<std::size_t>(rank);
+      if (nodes[at] != here) continue;
       here_of_wire.push_back(rank);
       regions_.push_back(rank == wire.rank() ? std::move(*mine)
-                                             : SharedRegion::open(text.substr(here.size())));
+                                             : SharedRegion::open(addresses[at]));
     }
   });
   for (SharedRegion& region : regions_) region.close();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/direct.hpp"
 
@@ -34,15 +35,15 @@ class SharedRegion {
   std::string address() const;
 
   /// Closes the file and keeps the mapping; other processes can no longer open it.
-  void close() noexcept;
+  void close() noexcept { file_.close(); }
 
   std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
 
  private:
-  SharedRegion(int descriptor, std::size_t bytes);
+  SharedRegion(Descriptor file, std::size_t bytes);
 
-  int descriptor_ = -1;
+  Descriptor file_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

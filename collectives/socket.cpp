@@ -5,7 +5,6 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -50,19 +49,8 @@ void fail_tcp(const std::string& what) {
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this == &other) return *this;
-  close();
-  descriptor_ = std::exchange(other.descriptor_, -1);
-  return *this;
-}
-
-void Socket::close() noexcept {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-}
-
 void Socket::set(int level, int name, int value) {
-  if (::setsockopt(descriptor_, level, name, &value, sizeof value) != 0) fail_tcp("setsockopt");
+  if (::setsockopt(descriptor(), level, name, &value, sizeof value) != 0) fail_tcp("setsockopt");
 }
 
 void Socket::probe() {
@@ -108,7 +96,7 @@ std::string Socket::port() const {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   auto* const pointer = reinterpret_cast<sockaddr*>(&address);
-  if (::getsockname(descriptor_, pointer, &length) != 0) fail_tcp("getsockname");
+  if (::getsockname(descriptor(), pointer, &length) != 0) fail_tcp("getsockname");
   std::array<char, NI_MAXSERV> port{};
   const int code =
       ::getnameinfo(pointer, length, nullptr, 0, port.data(), port.size(), NI_NUMERICSERV);

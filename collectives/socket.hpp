@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "lockstep/base/files.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
 namespace lockstep::comm {
@@ -20,9 +20,6 @@ class Socket {
  public:
   Socket() = default;
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket() { close(); }
 
   /// Listens on all addresses of this host, on a port of the system's choice.
   static Socket listening();
@@ -34,9 +31,9 @@ class Socket {
   /// sets errno, if that fails at once. The connection has probe() and limit_silence(true).
   static Socket connecting(const std::string& address, const std::string& port);
 
-  int descriptor() const noexcept { return descriptor_; }
-  bool is_open() const noexcept { return descriptor_ >= 0; }
-  void close() noexcept;
+  int descriptor() const noexcept { return descriptor_.number(); }
+  bool is_open() const noexcept { return descriptor_.is_open(); }
+  void close() noexcept { descriptor_.close(); }
 
   /// The port on this host, as text.
   std::string port() const;
@@ -53,7 +50,7 @@ class Socket {
   static Socket bound(int type);
   void set(int level, int name, int value);
 
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 /// Addresses of this host's network interfaces, as text; not of loopback, nor link-local ones.

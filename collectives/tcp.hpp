@@ -39,7 +39,7 @@ class TcpMesh {
   /// Ranks    collective over `wire`.
   explicit TcpMesh(Communicator& wire);
 
-  /// Tells the other members that this one has ended properly.
+  /// Notifies the other members that this one has ended properly.
   ~TcpMesh();
   TcpMesh(const TcpMesh&) = delete;
   TcpMesh& operator=(const TcpMesh&) = delete;

@@ -8,8 +8,10 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/process.hpp"
@@ -81,20 +83,23 @@ void AbortableBarrier::abort() noexcept {
 
 class Group {
  public:
-  /// `threads`: the threads of all groups, which share the cores.
-  Group(int ranks, int threads)
-      : size(ranks),
-        barrier(ranks, threads),
-        slots(static_cast<std::size_t>(ranks)),
+  /// `ranks`: the members, by their rank in the group above. `threads`: the threads of all groups,
+  /// which share the cores.
+  Group(std::vector<int> ranks, int threads)
+      : members(std::move(ranks)),
+        size(static_cast<int>(members.size())),
+        barrier(size, threads),
+        slots(members.size()),
         threads_(threads) {}
-
-  ~Group();
 
   /// Releases the waiting peers in this group and in all parts of the rank.
   void leave(int rank) noexcept;
 
   /// Creates a group of some of this group's ranks, with the same lifetime.
-  Group& add_part(const std::vector<int>& ranks);
+  Group& add_part(const std::vector<int>& ranks) {
+    const std::scoped_lock lock(mutex_);
+    return *parts_.emplace_back(std::make_unique<Group>(ranks, threads_));
+  }
 
   void fail(std::exception_ptr failure) noexcept {
     const std::scoped_lock lock(mutex_);
@@ -104,29 +109,18 @@ class Group {
   int first_to_leave() const noexcept { return first_to_leave_.load(); }
   const std::exception_ptr& failure() const noexcept { return failure_; }
 
+  const std::vector<int> members;
   const int size;
   AbortableBarrier barrier;
   std::vector<std::array<DirectCommunicator::Slot, 2>> slots;
 
  private:
-  struct Part;
-
   const int threads_;
   std::atomic<int> first_to_leave_{-1};
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Part>> parts_;
+  std::vector<std::unique_ptr<Group>> parts_;
   std::exception_ptr failure_;
 };
-
-struct Group::Part {
-  Part(const std::vector<int>& members, int threads)
-      : ranks(members), group(static_cast<int>(members.size()), threads) {}
-
-  const std::vector<int> ranks;
-  Group group;
-};
-
-Group::~Group() = default;
 
 void Group::leave(int rank) noexcept {
   int nobody = -1;
@@ -134,15 +128,10 @@ void Group::leave(int rank) noexcept {
   barrier.abort();
   const std::scoped_lock lock(mutex_);
   for (const auto& part : parts_) {
-    const auto place = std::find(part->ranks.begin(), part->ranks.end(), rank);
-    if (place == part->ranks.end()) continue;
-    part->group.leave(static_cast<int>(place - part->ranks.begin()));
+    const auto place = std::find(part->members.begin(), part->members.end(), rank);
+    if (place == part->members.end()) continue;
+    part->leave(static_cast<int>(place - part->members.begin()));
   }
-}
-
-Group& Group::add_part(const std::vector<int>& ranks) {
-  const std::scoped_lock lock(mutex_);
-  return parts_.emplace_back(std::make_unique<Part>(ranks, threads_))->group;
 }
 
 class ThreadCommunicator final : public DirectCommunicator {
@@ -203,7 +192,9 @@ void run_rank(Group& group, int rank, const std::function<void(Communicator&)>& 
 
 void run_ranks(int size, const std::function<void(Communicator&)>& body) {
   if (size < 1) throw std::invalid_argument("run_ranks: " + std::to_string(size) + " ranks");
-  Group group(size, size);
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Group group(std::move(ranks), size);
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<std::size_t>(size));

@@ -24,9 +24,7 @@ void gather_over(Communicator& comm, Elements values) {
 
 TwoLevelCommunicator::TwoLevelCommunicator(Communicator& wire, const Place& place)
     : Communicator(wire.rank(), wire.size()), wire_(wire), local_(wire, place) {
-  std::vector<std::uint64_t> nodes(static_cast<std::size_t>(size()));
-  nodes[static_cast<std::size_t>(rank())] = static_cast<std::uint64_t>(place.node);
-  wire_.all_gather(std::span(nodes));
+  const auto nodes = gather_number(wire_, static_cast<std::uint64_t>(place.node));
   number_like(wire_);
   connect_leaders(nodes);
 }
@@ -164,8 +162,8 @@ std::unique_ptr<Communicator> TwoLevelCommunicator::living() {
   leaders_.reset();
   std::pmr::vector<std::byte>(packed_.get_allocator()).swap(packed_);  // it is in a region
   auto wire = wire_.living();
-  // All are there: the network was silent. The node's barriers are used, and cannot begin again, so
-  // all is made anew; a rank that is lost meanwhile ends the job.
+  // No rank was lost: the network was silent. Barriers that were used cannot begin again, so new
+  // regions are mapped. A rank that is lost meanwhile ends the job.
   if (wire->size() == size()) {
     return std::make_unique<TwoLevelCommunicator>(std::move(wire), place());
   }

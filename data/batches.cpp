@@ -107,9 +107,9 @@ Prefetch::Prefetch(BatchReader& reader, std::size_t depth, std::uint64_t batches
 
 void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t batches,
                           std::pmr::memory_resource& memory) {
-  std::vector<Slot> slots(count);
+  slots_.resize(count);
   const auto rows = static_cast<std::size_t>(plan().largest_piece());
-  for (Slot& slot : slots) {
+  for (Slot& slot : slots_) {
     if (holds_bytes_) {
       slot.bytes = AlignedBuffer<std::uint8_t>(rows * reader_.features(), memory);
     } else {
@@ -123,9 +123,9 @@ void Prefetch::make_slots(std::size_t count, std::size_t depth, std::uint64_t ba
     slot.ids.resize(rows);
   }
   ahead_.emplace(
-      std::move(slots), depth,
-      [this](Slot& slot, std::uint64_t index) {
-        fill(slot, index);
+      count, depth,
+      [this](std::size_t slot, std::uint64_t index) {
+        fill(slots_[slot], index);
         return true;  // the sequence is unbounded
       },
       batches);
@@ -152,13 +152,13 @@ Batch Prefetch::read_here(std::uint64_t epoch, std::uint64_t step, std::span<flo
 
 StagedBatch Prefetch::take(std::uint64_t epoch, std::uint64_t step) {
   assert(ahead_);
-  return view(*ahead_->take(index_of(epoch, step)));
+  return view(slots_[*ahead_->take(index_of(epoch, step))]);
 }
 
 std::optional<StagedBatch> Prefetch::ready(std::uint64_t epoch, std::uint64_t step) noexcept {
   assert(ahead_);
-  const Slot* const slot = ahead_->ready(index_of(epoch, step));
-  return slot == nullptr ? std::nullopt : std::optional(view(*slot));
+  const auto slot = ahead_->ready(index_of(epoch, step));
+  return slot ? std::optional(view(slots_[*slot])) : std::nullopt;
 }
 
 StagedBatch Prefetch::view(const Slot& slot) const noexcept {

@@ -230,10 +230,11 @@ class Prefetch {
   Batch read_here(std::uint64_t epoch, std::uint64_t step, std::span<float> x);
 
   BatchReader& reader_;
-  bool reads_here_ = false;               // the consumer's thread reads
-  std::chrono::nanoseconds lost_{0};      // by its reads that were not quick
-  const bool holds_bytes_ = false;        // in slots
-  std::optional<ReadAhead<Slot>> ahead_;  // empty: there are no slots
+  bool reads_here_ = false;           // the consumer's thread reads
+  std::chrono::nanoseconds lost_{0};  // by its reads that were not quick
+  const bool holds_bytes_ = false;    // in slots
+  std::vector<Slot> slots_;           // empty: the consumer reads
+  std::optional<ReadAhead> ahead_;    // last member: its thread uses the slots
 };
 
 }  // namespace lockstep::data

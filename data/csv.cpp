@@ -333,7 +333,7 @@ std::size_t scan_decimal(std::string_view text, float& number) noexcept {
   constexpr std::uint64_t beyond_float = (std::uint64_t{1} << 29) - 1;
   constexpr std::uint64_t half = std::uint64_t{1} << 28;
   if ((std::bit_cast<std::uint64_t>(value) & beyond_float) == half) return 0;
-  constexpr std::array<double, 2> signs{1, -1};  // no branch: no processor guesses the sign
+  constexpr std::array<double, 2> signs{1, -1};  // branchless: signs are unpredictable
   number = static_cast<float>(signs[sign] * value);
   return end;
 }

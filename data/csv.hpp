@@ -85,7 +85,7 @@ void require_unique(std::span<const std::string> names, std::span<const std::str
 /// requested records. Local, but for the constructor with ReadOptions::ranks; not thread-safe.
 class CsvSource final : public StoredSource {
  public:
-  /// Columns are matched with options.table by name, in any order; surplus columns are ignored. A
+  /// Columns are matched with options.schema by name, in any order; surplus columns are ignored. A
   /// category that the schema does not have is read as a missing value.
   ///
   /// Errors   throws DataError, with FILE:LINE and the column, for: a missing column, a label that

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/packing.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/stored_source.hpp"
@@ -18,7 +19,7 @@ namespace {
 bool are_four_zeros(const char* text) noexcept { return std::memcmp(text, "0,0,0,0,", 8) == 0; }
 
 /// True if a field of one to three characters, such as a pixel's, and its separator are at `at`.
-/// The same in most fields of a file, so that processors guess it.
+/// The same in most fields of a file, so the branch on it is predictable.
 bool is_short(std::string_view record, char separator, std::size_t at) noexcept {
   if (at + 3 >= record.size()) return false;
   const auto is_end = [&](std::size_t i) { return record[i] == separator ? 1U : 0U; };
@@ -65,11 +66,11 @@ bool plain_floats(std::string_view record, char separator, std::size_t& at,
 
 CsvSource::CsvSource(const std::filesystem::path& path, const ReadOptions& options)
     : StoredSource("csv", path, options),
-      schema_(options.table),
+      schema_(options.schema),
       has_header_(schema_ == nullptr || schema_->has_header),
       needs_labels_(options.needs_labels) {
   content_.finish();
-  header_ = read_header(content_, has_header_, options.separator);
+  header_ = read_header(content_, has_header_, options.table ? options.table->separator : '\0');
   if (schema_ == nullptr && options.features) require_features(*options.features);
   assign_roles(options.needs_labels);
   scan(options.ranks);
@@ -461,7 +462,7 @@ void CsvSource::scan(const CsvPart& part) {
 
 /// What scan() found, as take_parts() reads it.
 std::string CsvSource::findings() const {
-  Findings findings;
+  Packer findings;
   std::vector<std::uint32_t> lengths(records());  // a record has at most 64 MiB
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     lengths[i] = static_cast<std::uint32_t>(offsets_[i + 1] - offsets_[i]);
@@ -483,7 +484,7 @@ std::string CsvSource::findings() const {
 bool CsvSource::take_parts(std::span<const std::string_view> parts) {
   std::vector<std::uint32_t> lengths;
   for (const std::string_view part : parts) {
-    FindingsReader found(part);
+    Unpacker found(part);
     const std::uint64_t begin = found.number();
     lengths.clear();
     found.append_to(lengths);

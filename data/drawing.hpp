@@ -68,6 +68,23 @@ constexpr std::int32_t speck(std::uint32_t grain, std::size_t index) noexcept {
   return static_cast<std::int32_t>((bits ^ (bits >> 15)) * 0x85EBCA77U >> 26);
 }
 
+/// Up to `most` values, stored in the object.
+template <class T, std::size_t most>
+class Few {
+ public:
+  constexpr Few() = default;
+  constexpr Few(std::initializer_list<T> values) {
+    for (const T& value : values) values_[size_++] = value;
+  }
+
+  constexpr std::span<const T> all() const noexcept { return {values_.data(), size_}; }
+  constexpr std::span<T> all() noexcept { return {values_.data(), size_}; }
+
+ private:
+  std::size_t size_ = 0;
+  std::array<T, most> values_{};
+};
+
 /// A point in glyph coordinates, x to the right, y downwards, both about [0, 100]; or in pixels.
 struct Point {
   float x;
@@ -90,24 +107,21 @@ class Stroke {
   static constexpr std::size_t max_points = 12;
 
   constexpr Stroke() = default;
-  constexpr Stroke(Path path, std::initializer_list<Point> points) : path_(path) {
-    for (const Point& point : points) points_[size_++] = point;
-  }
+  constexpr Stroke(Path path, std::initializer_list<Point> points) : path_(path), points_(points) {}
 
   constexpr Path path() const noexcept { return path_; }
-  constexpr std::span<const Point> points() const noexcept { return {points_.data(), size_}; }
+  constexpr std::span<const Point> points() const noexcept { return points_.all(); }
 
   /// Left and right swapped.
   constexpr Stroke mirrored() const noexcept {
     Stroke other = *this;
-    for (Point& point : other.points_) point.x = 100.0F - point.x;
+    for (Point& point : other.points_.all()) point.x = 100.0F - point.x;
     return other;
   }
 
  private:
   Path path_ = Path::straight;
-  std::size_t size_ = 0;
-  std::array<Point, max_points> points_{};
+  Few<Point, max_points> points_;
 };
 
 /// Ranges of the random parameters of a Hand: each is in (-range, range).

@@ -55,12 +55,13 @@ bool raise_limit_of_files() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/// What `open` returns, a descriptor or a negative number with errno: at the limit of open files
+/// The descriptor that `open` returns, which may be negative with errno: at the limit of open files
 /// after a second try under a higher one.
 template <class Open>
-int open_file(Open open) {
-  const int descriptor = open();
-  return descriptor < 0 && errno == EMFILE && raise_limit_of_files() ? open() : descriptor;
+Descriptor open_file(Open open) {
+  Descriptor file(open());
+  if (!file.is_open() && errno == EMFILE && raise_limit_of_files()) file = Descriptor(open());
+  return file;
 }
 
 constexpr const char* fewer_files =
@@ -78,8 +79,8 @@ std::string place(const std::filesystem::path& path, std::uint64_t offset) {
 }
 
 RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = open_file([&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); });
-  if (descriptor_ < 0) {
+  file_ = open_file([&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); });
+  if (!file_.is_open()) {
     const int code = errno;
     throw DataError(path_.string() + ": cannot be opened: " + system_reason(code),
                     code == EACCES   ? "make the file readable for the user who runs this"
@@ -87,21 +88,16 @@ RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
                                      : "check the path, and where its links lead");
   }
   struct stat status {};
-  const int code = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  const int code = ::fstat(file_.number(), &status) == 0 ? 0 : errno;
   if (code == 0 && S_ISREG(status.st_mode)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
-  ::close(descriptor_);
   if (code != 0)
     throw DataError(path_.string() + ": cannot be examined: " + system_reason(code),
                     "check the disk or file system that holds it");
   throw DataError(path_.string() + ": is " + kind_of(status.st_mode) + ", not a regular file",
                   "put a plain or gzip-compressed file in its place");
-}
-
-RegularFile::~RegularFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 namespace {
@@ -117,28 +113,26 @@ namespace {
 
 void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t got =
-        ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
+    const auto got = file_.read_at(offset, std::as_writable_bytes(bytes));
+    if (!got) {
       throw DataError(place(path_, offset) + ": cannot be read: " + system_reason(errno),
                       "check the disk or file system that holds it");
     }
-    if (got == 0) fail_at_end(path_, offset, bytes.size());
-    offset += static_cast<std::uint64_t>(got);
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
+    if (*got == 0) fail_at_end(path_, offset, bytes.size());
+    offset += *got;
+    bytes = bytes.subspan(*got);
   }
 }
 
 void RegularFile::check_size() const {
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) return;
+  if (::fstat(file_.number(), &status) != 0) return;
   const auto now = static_cast<std::uint64_t>(status.st_size);
   if (now < size_) fail_at_end(path_, now, size_ - now);
 }
 
 std::unique_ptr<MappedFile> RegularFile::map() const {
-  return std::make_unique<MappedFile>(descriptor_, size_);
+  return std::make_unique<MappedFile>(file_.number(), size_);
 }
 
 void RegularFile::add_sample(Hash& hash, std::uint64_t blocks) const {
@@ -378,9 +372,7 @@ Content::Content(std::filesystem::path path) : path_(std::move(path)), file_(arc
   compressed_ = reader_ != nullptr;
 }
 
-Content::~Content() {
-  if (spill_ >= 0) ::close(spill_);
-}
+Content::~Content() = default;
 
 std::string Content::place(std::uint64_t offset) const {
   return data::place(path(), offset) + (compressed_ ? " (decompressed)" : "");
@@ -396,7 +388,7 @@ void Content::open_spill() {
     name = (temporary_folder() / "lockstep-XXXXXX").string();
     return ::mkostemp(name.data(), O_CLOEXEC);
   });
-  if (spill_ < 0) fail_to_spill(path(), errno);
+  if (!spill_.is_open()) fail_to_spill(path(), errno);
   ::unlink(name.c_str());
 }
 
@@ -407,13 +399,9 @@ void Content::keep(std::span<const std::uint8_t> bytes) {
   memory_.insert(memory_.end(), first.begin(), first.end());
   kept_ += bytes.size();
   bytes = bytes.subspan(first.size());
-  if (!bytes.empty() && spill_ < 0) open_spill();
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(spill_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail_to_spill(path(), errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
+  if (bytes.empty()) return;
+  if (!spill_.is_open()) open_spill();
+  if (!spill_.write_all(std::as_bytes(bytes))) fail_to_spill(path(), errno);
 }
 
 void Content::inflate_to(std::uint64_t end) {
@@ -454,8 +442,8 @@ void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
 void Content::map() {
   if (!compressed_) {
     if (size() <= max_mapped) mapped_ = file_.map();
-  } else if (spill_ >= 0 && kept_ <= max_mapped) {
-    mapped_ = std::make_unique<MappedFile>(spill_, kept_ - memory_.size());
+  } else if (spill_.is_open() && kept_ <= max_mapped) {
+    mapped_ = std::make_unique<MappedFile>(spill_.number(), kept_ - memory_.size());
   }
 }
 
@@ -485,12 +473,10 @@ void Content::read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) con
     offset += count;
   }
   while (!bytes.empty()) {
-    const auto at = static_cast<off_t>(offset - max_in_memory);
-    const ssize_t got = ::pread(spill_, bytes.data(), bytes.size(), at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) fail_to_spill(path(), got < 0 ? errno : EIO, "read back from");
-    offset += static_cast<std::uint64_t>(got);
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
+    const auto got = spill_.read_at(offset - max_in_memory, std::as_writable_bytes(bytes));
+    if (got.value_or(0) == 0) fail_to_spill(path(), got ? EIO : errno, "read back from");
+    offset += *got;
+    bytes = bytes.subspan(*got);
   }
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/files.hpp"
+
 namespace lockstep {
 class Hash;
 }
@@ -30,16 +32,13 @@ std::string place(const std::filesystem::path& path, std::uint64_t offset);
 
 class MappedFile;
 
-/// A regular file, open for reading. The destructor closes it; not thread-safe.
+/// A regular file, open for reading; not thread-safe.
 ///
 /// Rejects anything else (a folder, FIFO, socket or device) without blocking.
 class RegularFile {
  public:
   /// Throws DataError with the path and the system's reason.
   explicit RegularFile(std::filesystem::path path);
-  ~RegularFile();
-  RegularFile(const RegularFile&) = delete;
-  RegularFile& operator=(const RegularFile&) = delete;
 
   const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -60,7 +59,7 @@ class RegularFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor file_;
   std::uint64_t size_ = 0;
 };
 
@@ -144,7 +143,7 @@ class Content {
   bool compressed_ = false;
   std::unique_ptr<Decompressor> reader_;  // of a compressed file until it is finished
   std::vector<std::uint8_t> memory_;      // its first decompressed bytes
-  int spill_ = -1;                        // file with the bytes after memory_
+  Descriptor spill_;                      // file with the bytes after memory_
   std::unique_ptr<MappedFile> mapped_;    // the plain file, or spill_
   std::uint64_t inflated_ = 0;
   std::uint64_t kept_ = 0;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <memory>
 #include <new>
 #include <set>
 #include <string_view>
@@ -320,37 +321,6 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   return files;
 }
 
-/// Owns the result of glob(3). Throws DataError for a folder on the way that cannot be listed.
-struct Matches {
-  explicit Matches(const std::string& pattern)
-      : code(::glob(pattern.c_str(), GLOB_NOSORT, keep_error, &found)) {
-    if (code != GLOB_ABORTED) return;
-    ::globfree(&found);
-    throw DataError(pattern + ": " + unreadable +
-                        " cannot be listed: " + std::generic_category().message(reason),
-                    readable_files);
-  }
-  ~Matches() { ::globfree(&found); }
-  Matches(const Matches&) = delete;
-  Matches& operator=(const Matches&) = delete;
-
-  glob_t found{};
-  int code;
-
- private:
-  /// Called by glob() in the constructor. Something that is gone meanwhile is no match, nor is
-  /// what belongs to an ext4 file system.
-  static int keep_error(const char* folder, int error) {
-    if (error == ENOENT || file_name(folder) == "lost+found") return 0;
-    unreadable = folder;
-    reason = error;
-    return 1;
-  }
-
-  static inline thread_local std::string unreadable;
-  static inline thread_local int reason = 0;
-};
-
 }  // namespace
 
 std::optional<Part> part_of_file(const std::filesystem::path& file) {
@@ -425,13 +395,30 @@ FolderFiles find_files(const std::string& path, const FindOptions& find) {
 }
 
 std::set<std::filesystem::path> files_matching(const std::string& pattern) {
-  const Matches matches(pattern);
-  if (matches.code == GLOB_NOSPACE) throw std::bad_alloc();
-  if (matches.code != 0) {
+  // Set by keep_error, to which glob() passes nothing: a folder that cannot be listed, and errno.
+  static thread_local std::string unreadable;
+  static thread_local int reason = 0;
+  // Something that is gone meanwhile is no match, nor is what belongs to an ext4 file system.
+  const auto keep_error = [](const char* folder, int error) {
+    if (error == ENOENT || file_name(folder) == "lost+found") return 0;
+    unreadable = folder;
+    reason = error;
+    return 1;
+  };
+  glob_t found{};
+  const int code = ::glob(pattern.c_str(), GLOB_NOSORT, keep_error, &found);
+  const std::unique_ptr<glob_t, decltype(&::globfree)> owner(&found, &::globfree);
+  if (code == GLOB_ABORTED) {
+    throw DataError(pattern + ": " + unreadable +
+                        " cannot be listed: " + std::generic_category().message(reason),
+                    readable_files);
+  }
+  if (code == GLOB_NOSPACE) throw std::bad_alloc();
+  if (code != 0) {
     throw DataError(pattern + ": no file matches the pattern",
                     "quote it, and check it with `ls`; or name the folder");
   }
-  return {matches.found.gl_pathv, matches.found.gl_pathv + matches.found.gl_pathc};
+  return {found.gl_pathv, found.gl_pathv + found.gl_pathc};
 }
 
 bool is_pattern(const std::string& path) {

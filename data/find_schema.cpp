@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/packing.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
-#include "lockstep/data/file.hpp"
 #include "lockstep/data/found_columns.hpp"
 #include "lockstep/data/opening.hpp"
 #include "lockstep/data/stored_source.hpp"
@@ -254,7 +254,7 @@ class SchemaFinder {
 
   /// All that scan() found.
   std::string findings() const {
-    Findings findings;
+    Packer findings;
     findings.add(records_);
     for (const Found& found : found_) found.add_to(findings);
     for (const FoundLabels& labels : labels_) labels.add_to(findings);
@@ -263,7 +263,7 @@ class SchemaFinder {
 
   /// Adds what was found in a part that follows those that were added before.
   void add(std::string_view part) {
-    FindingsReader findings(part);
+    Unpacker findings(part);
     records_ += findings.number();
     for (std::size_t i = 0; i < found_.size(); ++i) {
       found_[i].add(findings, most_texts(contains(options_.categories, names_[i])));

@@ -95,7 +95,8 @@ FolderFiles files_for(const std::string& path, const DataSetOptions& options,
   if (pictures == 0) return files;
   if (pictures < all.size()) {
     const std::string& other = *std::find_if_not(all.begin(), all.end(), is_picture);
-    CsvTexts rows(other, table.has_header, table.separator);  // is it damaged?
+    // Reading a damaged table throws, with a more specific error than the one below.
+    CsvTexts rows(other, table.has_header, table.separator);
     while (!rows.next().empty()) continue;
     throw DataError(other + ": names no pictures, but " +
                         *std::find_if(all.begin(), all.end(), is_picture) + " does",

@@ -17,9 +17,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lockstep/base/packing.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
-#include "lockstep/data/opening.hpp"
 #include "lockstep/data/table.hpp"
 
 namespace lockstep::data {
@@ -58,7 +58,7 @@ inline void refuse_decimal_comma(const std::string& where, const std::string& fi
 
 /// Writes their number, and each.
 template <class Texts>
-void add_texts(const Texts& texts, Findings& findings) {
+void add_texts(const Texts& texts, Packer& findings) {
   findings.add(std::uint64_t{texts.size()});
   for (const std::string& text : texts) findings.add(std::string_view(text));
 }
@@ -93,7 +93,7 @@ struct Found {
   std::string place;                         // of the first word
   std::string first_word;
 
-  void add_to(Findings& findings) const {
+  void add_to(Packer& findings) const {
     findings.add(numbers);
     findings.add(std::string_view(spread.first));
     findings.add(std::uint64_t{spread.differs});
@@ -106,7 +106,7 @@ struct Found {
   }
 
   /// Adds what was found in the next part of the file; keeps at most `most` + 1 texts.
-  void add(FindingsReader& findings, std::size_t most) {
+  void add(Unpacker& findings, std::size_t most) {
     const bool has_word = words > 0;
     numbers += findings.number();
     if (const std::string_view number = findings.text(); !number.empty()) spread.add(number);
@@ -155,7 +155,7 @@ struct FoundLabels {
     return texts.size() > static_cast<std::size_t>(max_found_classes);
   }
 
-  void add_to(Findings& findings) const {
+  void add_to(Packer& findings) const {
     const std::array<std::int64_t, 2> range{least, greatest};
     findings.add(std::span<const std::int64_t>(range));
     findings.add(std::string_view(place_of_greatest));
@@ -168,7 +168,7 @@ struct FoundLabels {
   }
 
   /// Adds what was found in the next part of the file.
-  void add(FindingsReader& findings) {
+  void add(Unpacker& findings) {
     std::vector<std::int64_t> range;
     findings.append_to(range);
     least = std::min(least, range[0]);

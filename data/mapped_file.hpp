@@ -26,8 +26,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   /// Fills `bytes` from `offset` on. False if they are not within the mapped bytes, or have been
-  /// unreadable once: read them from the file, which tells why. Zeros stand for bytes by which the
-  /// file is shorter within its last page.
+  /// unreadable once: read them from the file, which gives the error. Zeros stand for bytes by
+  /// which the file is shorter within its last page.
   bool copy(std::uint64_t offset, std::span<std::uint8_t> bytes) noexcept;
 
   /// Fetches bytes that copy() will be asked for soon into the caches; nothing if they are not

@@ -326,34 +326,21 @@ std::string dictionary_of(Content& content, std::uint64_t& header_bytes) {
   return text;
 }
 
-/// Sets the fields derived from the shape; returns the required length of the file.
-std::uint64_t measure(NpyHeader& header, const std::string& place) {
+/// Sets the fields derived from the shape.
+void measure(NpyHeader& header, const std::string& place) {
   const std::string shape = "(" + shape_text(header.shape) + ")";
   if (header.shape.empty()) throw DataError(place + ": an array without dimensions", save_again);
   if (header.shape[0] == 0) throw DataError(place + ": holds 0 records", "give it at least one");
-  std::optional<std::uint64_t> each = 1;
-  for (const std::uint64_t dim : std::span(header.shape).subspan(1)) {
-    if (dim == 0)
-      throw DataError(place + ": records of shape " + shape + " have no element", save_again);
-    each = each ? product(*each, dim) : each;
+  const auto dims = std::span<const std::uint64_t>(header.shape).subspan(1);
+  if (contains(dims, 0U)) {
+    throw DataError(place + ": records of shape " + shape + " have no element", save_again);
   }
-  const auto record = each ? product(*each, header.type.bytes) : each;
-  const auto total = record ? product(*record, header.shape[0]) : record;
-  if (!total || *total > max_stored_bytes) {
+  const auto bytes = record_bytes(header.shape[0], dims, header.type.bytes);
+  if (!bytes) {
     throw DataError(place + ": an array of shape " + shape + " is more than any file holds",
                     fetch_again);
   }
-  header.record_elements = *each;
-  return header.header_bytes + *total;
-}
-
-void require_length(const NpyHeader& header, std::uint64_t expected, std::uint64_t size,
-                    const std::string& place) {
-  if (size == expected) return;
-  throw DataError(place + ": an array of shape (" + shape_text(header.shape) + ") of '" +
-                      header.descr + "' makes a file of " + std::to_string(expected) +
-                      " bytes, but it has " + std::to_string(size),
-                  fetch_again);
+  header.record_elements = *bytes / header.type.bytes;
 }
 
 }  // namespace
@@ -370,18 +357,16 @@ NpyHeader read_npy_header(Content& content, std::uint64_t keep) {
     throw DataError(place + ": the array is in Fortran's order, column by column",
                     "save it in C's order: numpy.save(path, numpy.ascontiguousarray(array))");
   }
-  const std::uint64_t expected = measure(header, place);
-  if (content.compressed()) {
-    if (expected > content.max_bytes()) {
-      throw DataError(place + ": " + std::to_string(expected) +
-                          " bytes cannot come from so short a compressed file",
-                      fetch_again);
-    }
-    const std::uint64_t kept = std::min(keep, header.shape[0]);
-    content.finish(expected, header.header_bytes + kept * header.record_bytes());
-  }
-  const std::uint64_t size = content.size();
-  require_length(header, expected, size, content.place(std::min(size, expected)));
+  measure(header, place);
+  const auto end = [&header](std::uint64_t records) {
+    return header.header_bytes + records * header.record_bytes();
+  };
+  const std::uint64_t expected = end(header.shape[0]);
+  finish_array(
+      content, expected, end(std::min(keep, header.shape[0])),
+      "an array of shape (" + shape_text(header.shape) + ") of '" + header.descr + "' makes",
+      place + ": " + std::to_string(expected) +
+          " bytes cannot come from so short a compressed file");
   return header;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/packing.hpp"
 #include "lockstep/base/range.hpp"
 #include "lockstep/data/file.hpp"
 #include "lockstep/data/stored_source.hpp"
@@ -103,14 +104,14 @@ std::optional<CsvPart> part_to_scan(Content& content, const char* what, const Op
   hash.add(what);
   hash.add(of_file.value());
   hash.add(std::uint64_t{is_known});
-  Findings findings;
+  Packer findings;
   for (const std::uint64_t number : {hash.value(), mine.quotes, mine.lines}) findings.add(number);
   const auto found = ranks->gather(findings.take());
   if (!found) return std::nullopt;
   bool are_equal = true;
   std::vector<Counts> before(all + 1);  // the parts of ranks
   for (std::size_t rank = 0; rank < found->size(); ++rank) {
-    FindingsReader reader((*found)[rank]);
+    Unpacker reader((*found)[rank]);
     are_equal = reader.number() == hash.value() && are_equal;
     before[rank + 1].quotes = before[rank].quotes + reader.number();
     before[rank + 1].lines = before[rank].lines + reader.number();

@@ -5,15 +5,9 @@
 // file, which finds the same error, or none, as on one rank.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
@@ -54,63 +48,5 @@ std::optional<std::vector<std::string_view>> scan_parts(Content& content, const 
   }
   return all;
 }
-
-/// Writes what a rank found, for others of the same program.
-class Findings {
- public:
-  template <class T>
-  void add(std::span<const T> values) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const std::uint64_t count = values.size();
-    text_.append(reinterpret_cast<const char*>(&count), sizeof count);
-    text_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  }
-  void add(std::uint64_t number) { add(std::span<const std::uint64_t>(&number, 1)); }
-  void add(std::string_view text) { add(std::span<const char>(text.data(), text.size())); }
-
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
-
-/// Reads them, in the order in which they were added.
-class FindingsReader {
- public:
-  explicit FindingsReader(std::string_view text) : text_(text) {}
-
-  /// Appends to `values`.
-  template <class T>
-  void append_to(std::vector<T>& values) {
-    const std::size_t bytes = take_count() * sizeof(T);
-    const std::size_t before = values.size();
-    values.resize(before + bytes / sizeof(T));
-    if (bytes > 0) std::memcpy(values.data() + before, text_.data() + at_, bytes);
-    at_ += bytes;
-  }
-  std::uint64_t number() {
-    take_count();
-    std::uint64_t number = 0;
-    std::memcpy(&number, text_.data() + at_, sizeof number);
-    at_ += sizeof number;
-    return number;
-  }
-  std::string_view text() {
-    const std::size_t size = take_count();
-    at_ += size;
-    return text_.substr(at_ - size, size);
-  }
-
- private:
-  std::size_t take_count() {
-    std::uint64_t count = 0;
-    std::memcpy(&count, text_.data() + at_, sizeof count);
-    at_ += sizeof count;
-    return static_cast<std::size_t>(count);
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-};
 
 }  // namespace lockstep::data

@@ -267,7 +267,7 @@ void PictureSource::list_rows(const ReadOptions& options) {
   folder_ = options.pictures.folder.value_or(table.parent_path().string());
   PictureSchema& schema = *schema_;
   const bool is_found = options.picture_schema == nullptr;
-  TableOptions how = options.pictures.table.value_or(TableOptions());
+  TableOptions how = options.table.value_or(TableOptions());
   if (!schema.path_column.empty()) {
     how.has_header = schema.has_header;
     how.label_columns = {schema.label_column};

@@ -338,9 +338,7 @@ std::uint64_t Permutation::once(std::uint64_t value) const noexcept {
   for (std::uint32_t round = 0; round < 4; ++round) {
     // Half a value has at most 32 bits; the epoch uses two words of the counter.
     const Philox::Block block =
-        Philox::at({static_cast<std::uint32_t>(right), static_cast<std::uint32_t>(epoch_),
-                    static_cast<std::uint32_t>(epoch_ >> 32), round},
-                   key);
+        Philox::at({low_word(right), low_word(epoch_), high_word(epoch_), round}, key);
     const std::uint64_t mixed = left ^ (block[0] & mask);
     left = right;
     right = mixed;
@@ -351,10 +349,9 @@ std::uint64_t Permutation::once(std::uint64_t value) const noexcept {
 std::uint64_t worker_seed(std::uint64_t seed, std::uint64_t worker) noexcept {
   if (worker == 0) return seed;
   constexpr std::uint32_t tag = 0x46494C45;  // "FILE"; differs from all rounds of Permutation
-  const Philox::Block block = Philox::at(
-      {static_cast<std::uint32_t>(worker), static_cast<std::uint32_t>(worker >> 32), 0, tag},
-      philox_key(seed));
-  return std::uint64_t{block[0]} << 32 | block[1];
+  const Philox::Block block =
+      Philox::at({low_word(worker), high_word(worker), 0, tag}, philox_key(seed));
+  return from_words(block[0], block[1]);
 }
 
 }  // namespace lockstep::data

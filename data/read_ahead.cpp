@@ -4,13 +4,13 @@
 
 namespace lockstep::data {
 
-void ReadAheadRing::start() {
+void ReadAhead::start() {
   if (depth_ == 0 || thread_.joinable()) return;
   thread_ =
       start_thread("that reads data ahead", [this](const std::stop_token& stop) { run(stop); });
 }
 
-std::optional<std::size_t> ReadAheadRing::take(std::uint64_t index) {
+std::optional<std::size_t> ReadAhead::take(std::uint64_t index) {
   if (depth_ == 0) {
     const std::size_t slot = first_;
     if (!fill_(slot, index)) return std::nullopt;
@@ -37,13 +37,13 @@ std::optional<std::size_t> ReadAheadRing::take(std::uint64_t index) {
   return slot;
 }
 
-std::optional<std::size_t> ReadAheadRing::ready(std::uint64_t index) noexcept {
+std::optional<std::size_t> ReadAhead::ready(std::uint64_t index) noexcept {
   const std::lock_guard lock(mutex_);
   if (!next_ || index < *next_ || index - *next_ >= full_) return std::nullopt;
   return (first_ + static_cast<std::size_t>(index - *next_)) % slots_;
 }
 
-void ReadAheadRing::restart(std::uint64_t index) {
+void ReadAhead::restart(std::uint64_t index) {
   ++generation_;
   full_ = 0;
   ended_ = false;
@@ -52,12 +52,12 @@ void ReadAheadRing::restart(std::uint64_t index) {
   next_ = index;
 }
 
-bool ReadAheadRing::has_work() const noexcept {
+bool ReadAhead::has_work() const noexcept {
   const bool wanted = asked_ && full_ == 0;
   return next_ && !ended_ && error_ == nullptr && full_ < depth_ && (wanted || ahead_ < limit_);
 }
 
-void ReadAheadRing::run(const std::stop_token& stop) {
+void ReadAhead::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   for (;;) {
     // After a request to stop wait() still gives what has_work() does.

@@ -1,4 +1,5 @@
-// The rules that deal records to ranks: policies, and pieces of a batch (plan.hpp).
+#include "lockstep/data/sharding.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -7,9 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/data/plan.hpp"
 
 namespace lockstep::data {
 namespace {

@@ -66,7 +66,6 @@ struct PictureSchema;
 struct PictureOptions {
   std::optional<ImageSize> size = {};        ///< nullopt: that of all pictures, which must be equal
   std::optional<std::size_t> channels = {};  ///< 1: gray, 3: RGB; nullopt: 1 if all are gray
-  std::optional<TableOptions> table = {};    ///< of a table that names pictures and their labels
   /// To which paths in a table are relative; nullopt: its folder.
   std::optional<std::string> folder = {};
 };
@@ -104,9 +103,11 @@ struct ReadOptions {
   std::optional<int> classes = 10;
   /// Blocks of 4 KiB of each file that Source::identity() hashes; at least 2.
   std::uint64_t sampled_blocks = 64;
+  /// How a table is read; nullopt: TableOptions(). CSV uses the separator only: all else is in
+  /// `schema`.
+  std::optional<TableOptions> table = {};
   /// Of CSV: what the columns mean, which replaces `classes`. Null: `label`, and numbers.
-  std::shared_ptr<const TableSchema> table = nullptr;
-  char separator = '\0';  ///< of CSV: see TableOptions
+  std::shared_ptr<const TableSchema> schema = nullptr;
   /// Of CSV without a table: the features that a network takes; another number is a DataError.
   std::optional<std::size_t> features = {};
   /// False: a CSV file with a table, and a folder of pictures, may lack labels, which are 0 then;
@@ -196,7 +197,8 @@ class Source {
   /// Size, channels and classes, if the records are pictures; else null.
   virtual std::shared_ptr<const PictureSchema> pictures() const { return nullptr; }
 
-  /// Replaces the table by the same with means and deviations. Only for sources with a table.
+  /// Replaces table() by `table`, the same columns with means and deviations. Only for sources with
+  /// a table.
   virtual void set_moments(const std::shared_ptr<const TableSchema>& /*table*/) {}
 
   /// What was unusual when the data was opened, for the user. Default: nothing.
@@ -274,19 +276,17 @@ struct DataSetOptions {
 
   /// The options for reading one part.
   ReadOptions of(Part part) const {
-    ReadOptions read = {.limit = part == Part::train ? train_limit : test_limit,
-                        .divide_by = divide_by,
-                        .classes = classes,
-                        .table = schema,
-                        .separator = table ? table->separator : '\0',
-                        .features = features,
-                        .needs_labels = needs_labels,
-                        .pictures = pictures,
-                        .picture_schema = picture_schema,
-                        .threads = threads,
-                        .ranks = ranks};
-    if (table) read.pictures.table = table;
-    return read;
+    return {.limit = part == Part::train ? train_limit : test_limit,
+            .divide_by = divide_by,
+            .classes = classes,
+            .table = table,
+            .schema = schema,
+            .features = features,
+            .needs_labels = needs_labels,
+            .pictures = pictures,
+            .picture_schema = picture_schema,
+            .threads = threads,
+            .ranks = ranks};
   }
 };
 
@@ -301,9 +301,8 @@ struct DataSetOptions {
 /// Ranks    local, and every rank opens the same path; collective with `options.ranks`.
 DataSet open_data_set(const std::string& path, const DataSetOptions& options);
 
-/// The number of records of each label, as far as the greatest; empty if labels are not in memory,
-/// or if there are values to predict.
-/// Local.
+/// The number of records of each label from 0 to the greatest that occurs; empty if labels are not
+/// in memory, or if there are values to predict. Local.
 std::vector<std::uint64_t> label_counts(const Source& source);
 
 /// Opens only one part. Ignores the files of the other part; they need not exist. Without

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -87,7 +88,7 @@ void StoredSource::each_run(std::span<const std::uint64_t> ids, std::span<std::i
   for (std::size_t i = 0; i < ids.size();) {
     const std::uint64_t first = ids[i];
     const std::uint64_t begin = offset(first);
-    // Processors fetch consecutive records ahead, but cannot guess where shuffled ones are.
+    // The hardware prefetcher covers consecutive records, not shuffled ones.
     constexpr std::size_t ahead = 4;
     if (i + ahead < ids.size() && ids[i + ahead] != ids[i + ahead - 1] + 1) {
       const std::uint64_t later = offset(ids[i + ahead]);
@@ -318,6 +319,92 @@ void take_validation(DataSet& set, const DataSetOptions& options) {
       "validation " + shortest(share) + " by seed " + std::to_string(options.seed);
   set.train = std::make_unique<SubsetSource>(whole, std::move(ids.others), "all but " + name);
   set.validation = std::make_unique<SubsetSource>(whole, std::move(ids.taken), name);
+}
+
+// Shared checks.
+
+std::optional<std::uint64_t> checked_limit(const ReadOptions& options) {
+  if (options.limit == 0U) {
+    throw ConfigError("a limit of 0 records leaves nothing to read",
+                      "give `train_limit` and `test_limit` at least 1, or leave them out");
+  }
+  if (options.classes && *options.classes < 1) {
+    throw ConfigError("the number of classes is " + std::to_string(*options.classes),
+                      "give `classes` at least 1");
+  }
+  return options.limit;
+}
+
+void refuse_label(std::int64_t label, int classes, std::uint64_t record, const std::string& place) {
+  const bool mendable = label >= 0 && label < std::numeric_limits<std::int32_t>::max();
+  throw DataError(place + ": the label of record " + std::to_string(record) + " is " +
+                      std::to_string(label) + ", outside [0, " + std::to_string(classes) + ")",
+                  mendable
+                      ? "give `classes=" + std::to_string(label + 1) + "` or more, or mend the file"
+                      : "mend the file: labels are counted from 0");
+}
+
+std::string shape_text(std::span<const std::uint64_t> dims) {
+  return dims.empty() ? "1" : joined(dims, "x");
+}
+
+namespace {
+
+/// a * b; empty on overflow.
+std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept {
+  if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) return std::nullopt;
+  return a * b;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> record_bytes(std::uint64_t records,
+                                          std::span<const std::uint64_t> dims,
+                                          std::uint64_t element_bytes) noexcept {
+  std::optional<std::uint64_t> bytes = element_bytes;
+  for (const std::uint64_t dim : dims) bytes = bytes ? product(*bytes, dim) : bytes;
+  const auto total = bytes ? product(*bytes, records) : bytes;
+  return total && *total <= max_stored_bytes ? bytes : std::nullopt;
+}
+
+void finish_array(Content& content, std::uint64_t expected, std::uint64_t keep,
+                  const std::string& array_makes, const std::string& too_short) {
+  if (content.compressed()) {
+    if (expected > content.max_bytes()) throw DataError(too_short, fetch_again);
+    content.finish(expected, keep);
+  }
+  const std::uint64_t size = content.size();
+  if (size == expected) return;
+  throw DataError(content.place(std::min(size, expected)) + ": " + array_makes + " a file of " +
+                      std::to_string(expected) + " bytes, but it has " + std::to_string(size),
+                  fetch_again);
+}
+
+std::string bare_name(const std::filesystem::path& path) {
+  return (path.extension() == ".gz" ? path.stem() : path.filename()).string();
+}
+
+void check_read(const Source& source, std::span<const std::uint64_t> ids, std::size_t features,
+                std::size_t labels) {
+  if (labels != ids.size() || features != ids.size() * source.features()) {
+    throw std::invalid_argument("read: " + std::to_string(ids.size()) + " records do not fit " +
+                                std::to_string(features) + " features and " +
+                                std::to_string(labels) + " labels");
+  }
+  const std::uint64_t records = source.records();
+  for (const std::uint64_t id : ids) {
+    if (id < records) continue;
+    throw std::out_of_range("read: record " + std::to_string(id) + " of " +
+                            std::to_string(records));
+  }
+}
+
+void check_read_bytes(const Source& source, std::span<const std::uint64_t> ids,
+                      std::size_t features, std::size_t labels) {
+  if (source.element() != Element::byte) {
+    throw std::logic_error("read_bytes: features are numbers, not bytes: " + source.identity());
+  }
+  check_read(source, ids, features, labels);
 }
 
 }  // namespace lockstep::data

@@ -276,11 +276,21 @@ std::int32_t checked_label(std::int64_t label, int classes, std::uint64_t record
   refuse_label(label, classes, record, place());
 }
 
-/// a * b; empty on overflow.
-std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) noexcept;
-
 /// "28x28"; "1" for no dimensions.
 std::string shape_text(std::span<const std::uint64_t> dims);
+
+/// Bytes of a record of shape `dims`; nullopt if `records` of them are more than max_stored_bytes.
+std::optional<std::uint64_t> record_bytes(std::uint64_t records,
+                                          std::span<const std::uint64_t> dims,
+                                          std::uint64_t element_bytes) noexcept;
+
+/// Throws DataError unless the content, decompressed to its end, has `expected` bytes: those of a
+/// header and of the array that it describes. The first `keep` bytes can be read afterwards.
+///
+/// `array_makes`  begins the message about another size: "2 records of 3x4 bytes make".
+/// `too_short`    the message about a compressed file that is too small for `expected` bytes.
+void finish_array(Content& content, std::uint64_t expected, std::uint64_t keep,
+                  const std::string& array_makes, const std::string& too_short);
 
 /// The file name without folder and `.gz`: equal on all ranks.
 std::string bare_name(const std::filesystem::path& path);

@@ -27,20 +27,7 @@ constexpr float pen_most = 1.75F;
 constexpr float faintest = 0.75F;  // relative to full ink
 
 /// One way to write a digit.
-class Glyph {
- public:
-  static constexpr std::size_t max_strokes = 3;
-
-  constexpr Glyph(std::initializer_list<Stroke> strokes) {
-    for (const Stroke& stroke : strokes) strokes_[size_++] = stroke;
-  }
-
-  constexpr std::span<const Stroke> strokes() const noexcept { return {strokes_.data(), size_}; }
-
- private:
-  std::size_t size_ = 0;
-  std::array<Stroke, max_strokes> strokes_{};
-};
+using Glyph = Few<Stroke, 3>;
 
 using enum Path;
 
@@ -210,21 +197,9 @@ constexpr std::array nine{
             {52, 96}}}},
 };
 
-/// The glyphs of `digit`, in [0, 10); all are about equally frequent.
-std::span<const Glyph> writing_variants(int digit) noexcept {
-  switch (digit) {
-    case 0: return zero;
-    case 1: return one;
-    case 2: return two;
-    case 3: return three;
-    case 4: return four;
-    case 5: return five;
-    case 6: return six;
-    case 7: return seven;
-    case 8: return eight;
-    default: return nine;
-  }
-}
+/// The glyphs of each digit; all are about equally frequent.
+constexpr std::array<std::span<const Glyph>, 10> writing_variants{zero, one, two,   three, four,
+                                                                  five, six, seven, eight, nine};
 
 /// Renders the strokes with faded edges and per-pixel noise.
 void develop(const Sheet& sheet, const Pen& pen, Draws& draws,
@@ -247,12 +222,12 @@ int label_of(const DrawingId& id) noexcept {
 
 void draw(const DrawingId& id, std::span<std::uint8_t> image) noexcept {
   Draws draws(id, set_number);
-  const auto variants = writing_variants(static_cast<int>(draws.below(10)));
+  const auto variants = writing_variants[draws.below(10)];
   const Glyph& glyph = variants[draws.below(static_cast<std::uint32_t>(variants.size()))];
   const Hand hand(hand_ranges, side, draws);
   const Pen pen(pen_least + (pen_most - pen_least) * draws.unit());
   Sheet sheet(side, pen.reach());
-  for (const Stroke& stroke : glyph.strokes()) sheet.draw(Polyline(stroke, hand, draws));
+  for (const Stroke& stroke : glyph.all()) sheet.draw(Polyline(stroke, hand, draws));
   develop(sheet, pen, draws, image);
 }
 

@@ -57,20 +57,7 @@ constexpr Stroke oval(float x, float y, float wide, float tall) {
 }
 
 /// One way to draw an object; later pieces cover earlier ones.
-class Figure {
- public:
-  static constexpr std::size_t max_pieces = 9;
-
-  constexpr Figure(std::initializer_list<Piece> pieces) {
-    for (const Piece& piece : pieces) pieces_[size_++] = piece;
-  }
-
-  constexpr std::span<const Piece> pieces() const noexcept { return {pieces_.data(), size_}; }
-
- private:
-  std::size_t size_ = 0;
-  std::array<Piece, max_pieces> pieces_{};
-};
+using Figure = Few<Piece, 9>;
 
 constexpr std::array house{
     Figure{{0, box(16, 46, 84, 94)},
@@ -200,21 +187,9 @@ constexpr std::array butterfly{
            {2, oval(50, 52, 5, 30)}},
 };
 
-/// The figures of a class, in [0, 10).
-std::span<const Figure> figures(int label) noexcept {
-  switch (label) {
-    case 0: return house;
-    case 1: return tree;
-    case 2: return car;
-    case 3: return boat;
-    case 4: return fish;
-    case 5: return mug;
-    case 6: return flower;
-    case 7: return aeroplane;
-    case 8: return mushroom;
-    default: return butterfly;
-  }
-}
+/// The figures of each class.
+constexpr std::array<std::span<const Figure>, 10> figures{
+    house, tree, car, boat, fish, mug, flower, aeroplane, mushroom, butterfly};
 
 /// Values of 0 to 255; sums may go beyond.
 struct Colour {
@@ -367,7 +342,7 @@ void draw_figure(Canvas& canvas, const Figure& figure, Draws& draws) noexcept {
   const std::array colours{main, second, colour_unlike(main, draws)};
   const bool is_mirrored = draws.below(2) == 1;
   const Hand hand(hand_ranges, side, draws);
-  for (const Piece& piece : figure.pieces()) {
+  for (const Piece& piece : figure.all()) {
     const Pen pen(piece.pen > 0.0F ? piece.pen * hand_ranges.size : rim);
     const Polyline line(is_mirrored ? piece.stroke.mirrored() : piece.stroke, hand, draws);
     Sheet sheet(side, pen.reach());
@@ -386,7 +361,7 @@ int label_of(const DrawingId& id) noexcept {
 
 void draw(const DrawingId& id, std::span<std::uint8_t> image) noexcept {
   Draws draws(id, set_number);
-  const auto variants = figures(static_cast<int>(draws.below(10)));
+  const auto variants = figures[draws.below(10)];
   const Figure& figure = variants[draws.below(static_cast<std::uint32_t>(variants.size()))];
   Canvas canvas(draws);
   for (std::uint32_t left = draws.below(clutter); left > 0; --left) draw_clutter(canvas, draws);

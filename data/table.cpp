@@ -11,6 +11,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
+#include "lockstep/base/packing.hpp"
 #include "lockstep/base/text.hpp"
 #include "lockstep/data/csv.hpp"
 #include "lockstep/data/opening.hpp"
@@ -292,7 +293,7 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
   if (ranks == nullptr || ranks->ranks == 1) return std::nullopt;
   const auto all = static_cast<std::size_t>(ranks->ranks);
   const auto me = static_cast<std::size_t>(ranks->rank);
-  Findings task;  // ranks on other hosts may have other files
+  Packer task;  // ranks on other hosts may have other files
   for (const std::uint64_t number :
        {hash_of(schema), source.records(), std::uint64_t{source.features()}}) {
     task.add(number);
@@ -317,12 +318,12 @@ std::optional<std::vector<Moments>> shared_moments_of(const TableSchema& schema,
     if (!blocks) return std::nullopt;
     for (const std::string_view one : *blocks) add(one, columns, first, schema.missing, moments);
   }
-  Findings summed;
+  Packer summed;
   summed.add(std::span<const Moments>(moments));
   const auto sums = ranks->gather(summed.take());
   if (!sums) return std::nullopt;
   moments.clear();
-  for (const std::string_view one : *sums) FindingsReader(one).append_to(moments);
+  for (const std::string_view one : *sums) Unpacker(one).append_to(moments);
   return moments;
 }
 

@@ -43,9 +43,8 @@ double amount_of(const Change& change, const std::string& text) {
 
 Philox::Block draws(std::uint64_t seed, std::uint32_t epoch, std::uint64_t id,
                     std::uint32_t count) noexcept {
-  return Philox::at(
-      {count, epoch, static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32)},
-      philox_key(seed_for(RandomUse::augmentation, seed)));
+  return Philox::at({count, epoch, low_word(id), high_word(id)},
+                    philox_key(seed_for(RandomUse::augmentation, seed)));
 }
 
 /// Uniform over [-1, 1), exact in double.

@@ -1,5 +1,5 @@
 // The header that most programs include: the public API except custom layers, checkpoints and
-// pictures of runs.
+// plots of runs.
 //
 //   run_replicas         main() on ranks: threads or MPI          launch/launch.hpp
 //   Strategy, Dataset    data parallelism, as in tf.distribute    distribute/strategy.hpp

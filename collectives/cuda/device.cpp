@@ -105,10 +105,10 @@ Arrivals::Arrivals(Communicator& host) : host_(host.place().host), alone_(host.p
     region_.emplace(share_on_host(host, static_cast<std::size_t>(host.size()) * sizeof(Entry)));
   } catch (const AgreedError&) {  // reported below
   }
-  const std::string node = std::to_string(host.place().node);
-  const auto all = gather_text(host, node);
+  const auto here = static_cast<std::uint64_t>(host.place().node);
+  const auto nodes = gather_number(host, here);
   for (int rank = 0; rank < host.size(); ++rank) {
-    if (all[static_cast<std::size_t>(rank)] != node) continue;
+    if (nodes[static_cast<std::size_t>(rank)] != here) continue;
     if (rank == host.rank()) mine_ = ranks_.size();
     ranks_.push_back(host.world_rank(rank));
   }

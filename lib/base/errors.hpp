@@ -15,7 +15,7 @@ enum class ExitCode : int {
   internal = 1,    ///< an error not caused by the user
   usage = 2,       ///< configuration, or a setting that this build or machine does not permit
   data = 65,       ///< bad or missing data or checkpoint
-  invariant = 70,  ///< replicas differ
+  invariant = 70,  ///< replicas differ, or another check of results failed
   output = 74,     ///< output could not be written
   stopped = 75,    ///< stopped on request, with a checkpoint: run it again with --resume
   diverged = 76,   ///< loss or gradient not finite

@@ -20,6 +20,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep {
@@ -46,32 +47,15 @@ const char* remedy_for(int code) {
                     remedy_for(code));
 }
 
-void write_all(int descriptor, std::span<const std::byte> bytes,
+void write_all(const Descriptor& file, std::span<const std::byte> bytes,
                const std::filesystem::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path, "write", errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
+  if (!file.write_all(bytes)) fail(path, "write", errno);
 }
-
-/// Closes the file on destruction.
-struct Descriptor {
-  explicit Descriptor(int opened) : number(opened) {}
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int number;
-};
 
 /// Syncs a folder's entries, names included, to the disk.
 void sync_folder(const std::filesystem::path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.number < 0 || ::fsync(folder.number) != 0) fail(path, "write", errno);
+  if (!folder.is_open() || ::fsync(folder.number()) != 0) fail(path, "write", errno);
 }
 
 constexpr std::string_view temporary_mark = ".tmp-";
@@ -92,33 +76,64 @@ bool is_temporary_name(const std::string& name) {
 }
 
 /// Opens a regular file for reading and writing, and creates it if it does not exist.
-int open_regular(const std::filesystem::path& path) {
+Descriptor open_regular(const std::filesystem::path& path) {
   constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   Descriptor file(::open(path.c_str(), flags, 0644));
-  if (file.number < 0) fail(path, "open", errno);
+  if (!file.is_open()) fail(path, "open", errno);
   struct stat status = {};
-  if (::fstat(file.number, &status) != 0) fail(path, "open", errno);
+  if (::fstat(file.number(), &status) != 0) fail(path, "open", errno);
   if (!S_ISREG(status.st_mode)) {
     throw OutputError(path.string() + ": is not a regular file", "remove it");
   }
-  return std::exchange(file.number, -1);
+  return file;
 }
 
 }  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  number_ = other.release();
+  return *this;
+}
+
+void Descriptor::close() noexcept {
+  if (is_open()) ::close(release());
+}
+
+bool Descriptor::write_all(std::span<const std::byte> bytes) const noexcept {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(number_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+std::optional<std::size_t> Descriptor::read_at(std::uint64_t offset,
+                                               std::span<std::byte> bytes) const noexcept {
+  ssize_t got = 0;
+  do {
+    got = ::pread(number_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return std::nullopt;
+  return static_cast<std::size_t>(got);
+}
 
 NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
   do {
     if (!temporary_.empty()) forget_temporary(temporary_);
     temporary_ = temporary_name(path_);
     add_temporary(temporary_);  // before open(): a signal may arrive at any time
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ >= 0) {
+    file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  } while (!file_.is_open() && errno == EEXIST);
+  if (file_.is_open()) {
     constexpr mode_t permissions = 0777;
     struct stat before = {};
     const bool replaces = ::stat(path_.c_str(), &before) == 0 && S_ISREG(before.st_mode);
     // On a file system without permissions this fails, which does not matter.
-    if (replaces) ::fchmod(descriptor_, before.st_mode & permissions);
+    if (replaces) ::fchmod(file_.number(), before.st_mode & permissions);
     return;
   }
   const int code = errno;
@@ -127,7 +142,7 @@ NewFile::NewFile(std::filesystem::path path) : path_(std::move(path)) {
 }
 
 NewFile::~NewFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  file_.close();  // NFS keeps a file that is removed while it is open
   if (temporary_.empty()) return;
   ::unlink(temporary_.c_str());
   forget_temporary(temporary_);
@@ -135,15 +150,15 @@ NewFile::~NewFile() {
 
 void NewFile::reserve(std::uint64_t bytes) {
   // Not posix_fallocate(), which writes the whole file where the file system cannot reserve.
-  if (bytes == 0 || ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) == 0) return;
+  if (bytes == 0 || ::fallocate(file_.number(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail(path_, "write", errno);
 }
 
-void NewFile::write(std::span<const std::byte> bytes) { write_all(descriptor_, bytes, path_); }
+void NewFile::write(std::span<const std::byte> bytes) { write_all(file_, bytes, path_); }
 
 void NewFile::finish() {
-  if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "write", errno);
+  if (::fsync(file_.number()) != 0) fail(path_, "write", errno);
+  if (::close(file_.release()) != 0) fail(path_, "write", errno);
 }
 
 void NewFile::publish() {
@@ -170,13 +185,14 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
   return std::filesystem::canonical(path);
 }
 
+OutputError stdout_error(int code) {
+  return OutputError("stdout: cannot be written" + (code == 0 ? "" : ": " + system_reason(code)),
+                     "direct it to a file that can be written, or to a terminal");
+}
+
 void flush_stdout() {
-  constexpr const char* write_elsewhere =
-      "direct it to a file that can be written, or to a terminal";
-  if (std::fflush(stdout) != 0) {
-    throw OutputError("stdout: cannot be written: " + system_reason(errno), write_elsewhere);
-  }
-  if (std::ferror(stdout) != 0) throw OutputError("stdout: cannot be written", write_elsewhere);
+  if (std::fflush(stdout) != 0) throw stdout_error(errno);
+  if (std::ferror(stdout) != 0) throw stdout_error(0);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
@@ -189,17 +205,16 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
 namespace {
 
 /// Calls each(line) for each complete line.
-void for_each_line(int descriptor, const std::filesystem::path& path,
+void for_each_line(const Descriptor& file, const std::filesystem::path& path,
                    const std::function<void(std::string_view line)>& each) {
   std::vector<char> chunk(buffered_bytes);
   std::string line;
-  for (off_t at = 0;;) {
-    const ssize_t got = ::pread(descriptor, chunk.data(), chunk.size(), at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path, "read", errno);
-    if (got == 0) return;
-    at += got;
-    std::string_view rest(chunk.data(), static_cast<std::size_t>(got));
+  for (std::uint64_t at = 0;;) {
+    const auto got = file.read_at(at, std::as_writable_bytes(std::span(chunk)));
+    if (!got) fail(path, "read", errno);
+    if (*got == 0) return;
+    at += *got;
+    std::string_view rest(chunk.data(), *got);
     for (std::size_t end = 0; (end = rest.find('\n')) != std::string_view::npos;) {
       line += rest.substr(0, end);
       each(line);
@@ -214,14 +229,13 @@ void for_each_line(int descriptor, const std::filesystem::path& path,
 
 LineFile::LineFile(std::filesystem::path path,
                    const std::function<bool(std::string_view line)>& keeps)
-    : path_(std::move(path)) {
-  Descriptor file(open_regular(path_));
+    : path_(std::move(path)), file_(open_regular(path_)) {
   std::vector<bool> is_kept;  // of each line
   std::uint64_t read = 0;     // bytes
   std::uint64_t kept = 0;
   bool are_first = true;  // the kept lines are those that the file begins with
   if (keeps) {
-    for_each_line(file.number, path_, [&](std::string_view line) {
+    for_each_line(file_, path_, [&](std::string_view line) {
       read += line.size() + 1;
       is_kept.push_back(keeps(line));
       if (!is_kept.back()) return;
@@ -238,7 +252,7 @@ LineFile::LineFile(std::filesystem::path path,
       ready.clear();
     };
     auto is_next_kept = is_kept.begin();
-    for_each_line(file.number, path_, [&](std::string_view line) {
+    for_each_line(file_, path_, [&](std::string_view line) {
       if (!*is_next_kept++) return;
       ready.append(line).append("\n");
       if (ready.size() >= buffered_bytes) write();
@@ -246,21 +260,18 @@ LineFile::LineFile(std::filesystem::path path,
     write();
     whole.finish();
     whole.publish();
-    ::close(std::exchange(file.number, open_regular(path_)));
+    file_ = open_regular(path_);
   }
-  if (::ftruncate(file.number, static_cast<off_t>(kept)) != 0) fail(path_, "write", errno);
-  if (::lseek(file.number, 0, SEEK_END) < 0) fail(path_, "write", errno);
+  if (::ftruncate(file_.number(), static_cast<off_t>(kept)) != 0) fail(path_, "write", errno);
+  if (::lseek(file_.number(), 0, SEEK_END) < 0) fail(path_, "write", errno);
   buffer_.reserve(2 * buffered_bytes);
-  descriptor_ = std::exchange(file.number, -1);
 }
 
 LineFile::~LineFile() {
-  if (descriptor_ < 0) return;
   try {
     flush();
   } catch (const OutputError&) {  // destructors do not throw; flush() reports errors
   }
-  ::close(descriptor_);
 }
 
 void LineFile::write(std::string_view line) {
@@ -273,12 +284,12 @@ void LineFile::write(std::string_view line) {
 void LineFile::flush() {
   const std::string ready = std::exchange(buffer_, {});
   buffer_.reserve(2 * buffered_bytes);
-  const off_t begin = ::lseek(descriptor_, 0, SEEK_CUR);
+  const off_t begin = ::lseek(file_.number(), 0, SEEK_CUR);
   try {
-    write_all(descriptor_, std::as_bytes(std::span(ready)), path_);
+    write_all(file_, std::as_bytes(std::span(ready)), path_);
   } catch (const OutputError&) {  // a full disk: no half of a line is left
-    if (begin >= 0 && ::ftruncate(descriptor_, begin) == 0) {
-      ::lseek(descriptor_, begin, SEEK_SET);
+    if (begin >= 0 && ::ftruncate(file_.number(), begin) == 0) {
+      ::lseek(file_.number(), begin, SEEK_SET);
       lines_ -= static_cast<std::uint64_t>(std::count(ready.begin(), ready.end(), '\n'));
     }
     throw;
@@ -287,7 +298,7 @@ void LineFile::flush() {
 
 void LineFile::sync() {
   flush();
-  if (::fsync(descriptor_) != 0) fail(path_, "write", errno);
+  if (::fsync(file_.number()) != 0) fail(path_, "write", errno);
 }
 
 bool LineFile::is_in_place() const noexcept {
@@ -296,7 +307,7 @@ bool LineFile::is_in_place() const noexcept {
   if (::stat(path_.c_str(), &named) != 0) {
     return errno != ENOENT && errno != ENOTDIR && errno != ESTALE;  // others may be transient
   }
-  if (::fstat(descriptor_, &open) != 0) return true;
+  if (::fstat(file_.number(), &open) != 0) return true;
   return open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }
 
@@ -366,19 +377,22 @@ bool claim_folder(const std::filesystem::path& path) {
 
 namespace {
 
+/// Locks the file, LOCK_EX or LOCK_SH. False, with errno, if that fails twice: a check of another
+/// process holds the lock briefly.
+bool try_lock(const Descriptor& file, int operation) {
+  if (::flock(file.number(), operation | LOCK_NB) == 0) return true;
+  if (errno != EWOULDBLOCK) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return ::flock(file.number(), operation | LOCK_NB) == 0;
+}
+
 /// Locks the open lock file of `folder`. Throws ConfigError if another process holds the lock.
-void lock(int file, const std::filesystem::path& folder) {
-  const auto try_lock = [file] { return ::flock(file, LOCK_EX | LOCK_NB) == 0; };
-  if (try_lock()) return;
-  if (errno == EWOULDBLOCK) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a check holds it briefly
-    if (try_lock()) return;
-  }
+void lock(const Descriptor& file, const std::filesystem::path& folder) {
+  if (try_lock(file, LOCK_EX)) return;
   if (errno == EWOULDBLOCK) {
     constexpr std::size_t max_text = 200;
     std::string holder(max_text, '\0');
-    const ssize_t length = ::pread(file, holder.data(), holder.size(), 0);
-    holder.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+    holder.resize(file.read_at(0, std::as_writable_bytes(std::span(holder))).value_or(0));
     throw ConfigError(
         folder.string() + ": is in use by another job: " + printable(holder, max_text),
         "choose another folder, or wait until that job has ended");
@@ -393,21 +407,25 @@ void lock(int file, const std::filesystem::path& folder) {
 void require_not_locked(const std::filesystem::path& folder) {
   constexpr int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   const Descriptor file(::open((folder / ".lock").c_str(), flags));
-  if (file.number >= 0) lock(file.number, folder);
+  if (file.is_open()) lock(file, folder);
+}
+
+LockState lock_state(const std::filesystem::path& folder) {
+  constexpr int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const Descriptor file(::open((folder / ".lock").c_str(), flags));
+  if (!file.is_open()) return LockState::unknown;
+  // Shared: NFS gives no other lock on a file that is open for reading.
+  if (try_lock(file, LOCK_SH)) return LockState::free;
+  return errno == EWOULDBLOCK ? LockState::held : LockState::unknown;
 }
 
 FolderLock::FolderLock(const std::filesystem::path& folder) {
   const auto path = folder / ".lock";
-  Descriptor file(open_regular(path));
-  lock(file.number, folder);
+  file_ = open_regular(path);
+  lock(file_, folder);
   const std::string text = "process " + std::to_string(::getpid()) + " on host " + host_name();
-  if (::ftruncate(file.number, 0) != 0) fail(path, "write", errno);
-  write_all(file.number, std::as_bytes(std::span(text)), path);
-  descriptor_ = std::exchange(file.number, -1);
-}
-
-FolderLock::~FolderLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (::ftruncate(file_.number(), 0) != 0) fail(path, "write", errno);
+  write_all(file_, std::as_bytes(std::span(text)), path);
 }
 
 NewFolder::NewFolder(std::filesystem::path path) : path_(std::move(path)) {

@@ -1,9 +1,12 @@
-// Atomic writes of files, line-oriented output, and folders: listed, created, locked, replaced.
+// File descriptors, atomic writes of files, line-oriented output, and folders: listed, created,
+// locked, replaced.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,7 +14,42 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/errors.hpp"
+
 namespace lockstep {
+/// Owns a file descriptor, which the destructor closes.
+class Descriptor {
+ public:
+  Descriptor() = default;
+
+  /// `number`: open, or negative.
+  explicit Descriptor(int number) noexcept : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { close(); }
+
+  /// Negative if none is open.
+  int number() const noexcept { return number_; }
+  bool is_open() const noexcept { return number_ >= 0; }
+
+  void close() noexcept;
+
+  /// The number, which this object no longer owns.
+  int release() noexcept { return std::exchange(number_, -1); }
+
+  /// Writes all of `bytes`, in several calls if necessary. False, with errno, after an error; part
+  /// of them may have been written.
+  bool write_all(std::span<const std::byte> bytes) const noexcept;
+
+  /// Reads up to bytes.size() bytes at `offset`, in one call, and returns their number: 0 at the
+  /// end of the file. Nullopt, with errno, after an error.
+  std::optional<std::size_t> read_at(std::uint64_t offset,
+                                     std::span<std::byte> bytes) const noexcept;
+
+ private:
+  int number_ = -1;
+};
+
 /// Writes a file sequentially under a hidden temporary name in the target folder.
 ///
 /// publish() renames it to its final name; otherwise the destructor deletes it. Never follows a
@@ -40,7 +78,7 @@ class NewFile {
  private:
   std::filesystem::path path_;
   std::filesystem::path temporary_;  ///< empty once it is published
-  int descriptor_ = -1;
+  Descriptor file_;
 };
 
 /// `path` with links followed, so that a NewFile of that name replaces or makes the file, and does
@@ -54,6 +92,9 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 
 /// Throws OutputError if stdout cannot be flushed, or something before was lost.
 void flush_stdout();
+
+/// The error of a write to stdout that failed with `code`, an errno; 0: it is not known.
+OutputError stdout_error(int code);
 
 /// Buffered output of lines, such as metrics.jsonl. The destructor closes it.
 class LineFile {
@@ -86,7 +127,7 @@ class LineFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor file_;
   std::uint64_t lines_ = 0;
   std::string buffer_;
 };
@@ -120,17 +161,21 @@ class FolderLock {
   /// Errors   throws ConfigError with the holder's host and process id if another process holds it;
   ///          OutputError if the lock file cannot be created.
   explicit FolderLock(const std::filesystem::path& folder);
-  ~FolderLock();
-  FolderLock(FolderLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  FolderLock& operator=(FolderLock&&) = delete;
 
  private:
-  int descriptor_ = -1;
+  Descriptor file_;
 };
 
 /// Throws ConfigError, as FolderLock does, if another process holds the lock of the folder. Changes
 /// nothing in it.
 void require_not_locked(const std::filesystem::path& folder);
+
+enum class LockState { held, free, unknown };
+
+/// Whether a FolderLock of any process, this one included, is on the folder. Unknown: the folder
+/// has no lock file, or this process may not read it, or the file system has no locks. Changes
+/// nothing. Local.
+LockState lock_state(const std::filesystem::path& folder);
 
 /// A folder that is filled under a hidden temporary name and then given its final name.
 ///

@@ -8,17 +8,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <tuple>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/text.hpp"
 
 namespace lockstep {
 namespace {
 
+// The layout of the file: change `magic` with it.
+static_assert(sizeof(FlightState) == 112 && offsetof(FlightState, since) == 104 &&
+              sizeof(FlightOperation) == 64);
 constexpr std::uint64_t magic = 0x3152464b434f4cULL;  // "LOCKFR1"
 constexpr std::size_t kept = 256;
 
@@ -30,14 +35,7 @@ std::int64_t steady_ns() {
 
 struct FlightRecorder::File {
   std::uint64_t magic_number = magic;
-  std::uint32_t rank = 0;
-  std::uint32_t ranks = 0;
-  std::int32_t process = 0;
-  std::uint64_t process_start = 0;
-  std::array<char, 64> host = {};
-  std::uint64_t step = 0;
-  Phase phase = Phase::start;
-  double since = 0;
+  FlightState state;
   std::uint64_t total = 0;  ///< operations so far; the last is at (total - 1) % kept
   std::uint64_t number = 0;
   std::array<FlightOperation, kept> operations = {};
@@ -57,13 +55,14 @@ const char* text_of(Phase phase) noexcept {
 
 FlightRecorder::FlightRecorder(int rank, int ranks)
     : memory_(std::make_unique<File>()), file_(memory_.get()) {
-  file_->rank = static_cast<std::uint32_t>(rank);
-  file_->ranks = static_cast<std::uint32_t>(ranks);
-  file_->process = ::getpid();
-  file_->process_start = process_stat(file_->process).start;
+  FlightState& state = file_->state;
+  state.rank = static_cast<std::uint32_t>(rank);
+  state.ranks = static_cast<std::uint32_t>(ranks);
+  state.process = ::getpid();
+  state.process_start = process_stat(state.process).start;
   const std::string host = host_name();
-  std::copy_n(host.begin(), std::min(host.size(), file_->host.size() - 1), file_->host.begin());
-  file_->since = wall_clock();
+  std::copy_n(host.begin(), std::min(host.size(), state.host.size() - 1), state.host.begin());
+  state.since = wall_clock();
   touch();
 }
 
@@ -77,16 +76,16 @@ void FlightRecorder::write_to(const std::filesystem::path& path) {
                       "choose another folder");
   };
   ::unlink(path.c_str());
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (file < 0) fail(errno);
+  const Descriptor file(
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file.is_open()) fail(errno);
   // All of it is reserved: on a full disk, writing to a mapped page would end the process (SIGBUS).
-  const int full = ::posix_fallocate(file, 0, sizeof(File));
-  void* const data =
-      full == 0 ? ::mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
-                : MAP_FAILED;
-  const int code = full != 0 ? full : errno;
-  ::close(file);
+  const int full = ::posix_fallocate(file.number(), 0, sizeof(File));
+  void* const data = full == 0 ? ::mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED,
+                                        file.number(), 0)
+                               : MAP_FAILED;
   if (data == MAP_FAILED) {
+    const int code = full != 0 ? full : errno;
     ::unlink(path.c_str());
     fail(code);
   }
@@ -102,9 +101,9 @@ double FlightRecorder::idle_seconds() const noexcept {
 }
 
 void FlightRecorder::enter(Phase phase, std::uint64_t step) noexcept {
-  file_->step = step;
-  file_->phase = phase;
-  file_->since = wall_clock();
+  file_->state.step = step;
+  file_->state.phase = phase;
+  file_->state.since = wall_clock();
   file_->number = 0;
   touch();  // before the phase, whose limit may be shorter than the time since the last touch
   phase_ = phase;
@@ -112,9 +111,9 @@ void FlightRecorder::enter(Phase phase, std::uint64_t step) noexcept {
 
 void FlightRecorder::begin(const char* name, std::uint64_t bytes) noexcept {
   FlightOperation& operation = file_->operations[file_->total % kept];
-  operation = {.step = file_->step,
+  operation = {.step = file_->state.step,
                .number = ++file_->number,
-               .phase = file_->phase,
+               .phase = file_->state.phase,
                .bytes = bytes,
                .begin = wall_clock()};
   std::strncpy(operation.name.data(), name, operation.name.size() - 1);
@@ -146,19 +145,12 @@ Flight read_flight(const std::filesystem::path& path) {
   FlightRecorder::File file;
   std::ifstream input(path, std::ios::binary);
   input.read(reinterpret_cast<char*>(&file), sizeof file);
-  if (!input || file.magic_number != magic || file.phase > Phase::end) {
+  if (!input || file.magic_number != magic || file.state.phase > Phase::end) {
     throw DataError(path.string() + ": is not a flight recorder file",
                     "give the folder of a run of this version of lockstep");
   }
-  file.host.back() = '\0';
-  Flight flight = {.rank = file.rank,
-                   .ranks = file.ranks,
-                   .process = file.process,
-                   .process_start = file.process_start,
-                   .host = file.host,
-                   .step = file.step,
-                   .phase = file.phase,
-                   .since = file.since};
+  file.state.host.back() = '\0';
+  Flight flight = {file.state, {}};
   const std::uint64_t count = std::min<std::uint64_t>(file.total, kept);
   for (std::uint64_t i = file.total - count; i < file.total; ++i) {
     flight.operations.push_back(file.operations[i % kept]);

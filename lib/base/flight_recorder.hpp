@@ -32,8 +32,8 @@ struct FlightOperation {
   double end = 0;    ///< 0: not ended
 };
 
-/// The current state of a rank, and its last operations.
-struct Flight {
+/// The current state of a rank. It is a part of the recorder's file.
+struct FlightState {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 0;
   std::int32_t process = 0;
@@ -42,8 +42,12 @@ struct Flight {
   std::uint64_t step =
       0;  ///< the step that is being trained, from 1; completed ones in other phases
   Phase phase = Phase::start;
-  double since = 0;                              ///< beginning of the phase, in seconds since 1970
-  std::vector<FlightOperation> operations = {};  ///< the last ones, in order
+  double since = 0;  ///< beginning of the phase, in seconds since 1970
+};
+
+/// The current state of a rank, and its last operations.
+struct Flight : FlightState {
+  std::vector<FlightOperation> operations;  ///< the last ones, in order
 };
 
 /// Records one rank. One thread calls the functions; another may call phase(), idle_seconds() and

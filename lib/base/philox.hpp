@@ -67,9 +67,22 @@ constexpr std::uint64_t seed_for(RandomUse use, std::uint64_t seed) noexcept {
   return seed ^ static_cast<std::uint64_t>(use);
 }
 
+/// The two words of a 64-bit number.
+constexpr std::uint32_t low_word(std::uint64_t number) noexcept {
+  return static_cast<std::uint32_t>(number);
+}
+constexpr std::uint32_t high_word(std::uint64_t number) noexcept {
+  return static_cast<std::uint32_t>(number >> 32);
+}
+
+/// The 64-bit number of two words.
+constexpr std::uint64_t from_words(std::uint32_t high, std::uint32_t low) noexcept {
+  return std::uint64_t{high} << 32 | low;
+}
+
 /// The key of a seed: its low word, then its high word.
 constexpr Philox::Key philox_key(std::uint64_t seed) noexcept {
-  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  return {low_word(seed), high_word(seed)};
 }
 
 /// A float in [0, 1) from the low 23 bits of `word`, as in TensorFlow.

@@ -108,7 +108,7 @@ Pipeline Pipeline::take(std::uint64_t count) const {
 
 Pipeline Pipeline::skip(std::uint64_t count) const {
   return {[open = opener(), count](const Pass& pass) {
-            return std::make_unique<Skipped>(open(pass), count);
+            return std::make_unique<Sharded>(open(pass), 1, count);
           },
           behind_prefetch("skip " + std::to_string(count))};
 }

@@ -45,7 +45,7 @@ struct Draw {
 
   std::uint64_t word(std::uint32_t index) const noexcept {
     const auto block = at(index);
-    return std::uint64_t{block[0]} << 32 | block[1];
+    return from_words(block[0], block[1]);
   }
 
   /// In [0, 1).
@@ -53,8 +53,8 @@ struct Draw {
 
  private:
   Philox::Block at(std::uint32_t index) const noexcept {
-    const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-    return Philox::at({index, low(id), low(id >> 32), low(epoch)}, philox_key(seed_for(use, seed)));
+    return Philox::at({index, low_word(id), high_word(id), low_word(epoch)},
+                      philox_key(seed_for(use, seed)));
   }
 };
 
@@ -313,13 +313,15 @@ class Dataset {
     return Dataset<Batched<T>>(pipeline_.batch(size, drop_remainder, readers::batching<T>()));
   }
 
-  /// `times` (at least 1) passes in sequence: epoch e has epochs e * times, e * times + 1, ...
+  /// `times` (at least 1) passes in sequence: epoch e of the result is epochs e * times to
+  /// (e + 1) * times - 1 of this data set.
   Dataset repeat(std::uint64_t times) const {
     if (times == 0) throw ConfigError("0 repetitions", "give at least 1, or none: without end");
     return Dataset(pipeline_.repeat(times));
   }
 
-  /// Repeats without end: epoch e has epochs e, e + 1, ... An empty data set stays empty.
+  /// Repeats without end: epoch e of the result is epochs e, e + 1, ... of this data set. An empty
+  /// data set stays empty.
   Dataset repeat() const { return Dataset(pipeline_.repeat(0)); }
 
   /// The first `count` elements; under FILE, of each worker's files.

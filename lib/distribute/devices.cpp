@@ -34,14 +34,18 @@ std::string to_text(const Cluster& cluster) {
 Cluster resolve_cluster(comm::Communicator& comm, const std::string& device) {
   const comm::Place& place = comm.place();
   const auto hosts = comm::gather_text(comm, place.host);
-  const auto nodes = comm::gather_text(comm, std::to_string(place.node));
-  const auto local_ranks = comm::gather_text(comm, std::to_string(place.local_rank));
+  const auto gather = [&](int number) {
+    return comm::gather_number(comm, static_cast<std::uint64_t>(number));
+  };
+  const auto nodes = gather(place.node);
+  const auto local_ranks = gather(place.local_rank);
   const auto devices = comm::gather_text(comm, device);
-  const auto cores = comm::gather_text(comm, std::to_string(comm::own_cores(place)));
+  const auto cores = gather(comm::own_cores(place));
   Cluster cluster{.transport = comm.backend()};
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    cluster.replicas.push_back({hosts[i], std::stoi(nodes[i]), std::stoi(local_ranks[i]),
-                                devices[i], std::stoi(cores[i])});
+    cluster.replicas.push_back({hosts[i], static_cast<int>(nodes[i]),
+                                static_cast<int>(local_ranks[i]), devices[i],
+                                static_cast<int>(cores[i])});
   }
   return cluster;
 }

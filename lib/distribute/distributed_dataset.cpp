@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <functional>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/readers.hpp"
 #include "lockstep/distribute/share.hpp"
@@ -17,11 +20,12 @@ namespace {
 
 using data::Rebatch;
 using data::ShardPolicy;
-using pieces::AnyBatch;
 using pieces::AnyDataset;
 using pieces::BatchType;
 using pieces::Share;
 using pieces::WhyNoPlan;
+using readers::Any;
+using readers::Next;
 
 /// The numbers of elements of all ranks' streams.
 struct StreamLengths {
@@ -33,21 +37,13 @@ struct StreamLengths {
 /// nullopt if any rank's count is unknown. Collective.
 std::optional<StreamLengths> agree_on_lengths(comm::Communicator& comm,
                                               std::optional<std::uint64_t> mine) {
-  const auto me = static_cast<std::size_t>(comm.rank());
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()) * 2);
-  all[2 * me] = mine ? 1 : 0;
-  all[2 * me + 1] = mine.value_or(0);
-  comm.all_gather(std::span(all));
-  StreamLengths lengths;
-  bool some_empty = false;
-  for (std::size_t i = 0; i < all.size(); i += 2) {
-    if (all[i] == 0) return std::nullopt;
-    lengths.longest = std::max(lengths.longest, all[i + 1]);
-    lengths.equal = lengths.equal && all[i + 1] == all[1];
-    some_empty = some_empty || all[i + 1] == 0;
-  }
-  lengths.some_empty = some_empty && lengths.longest > 0;
-  return lengths;
+  const auto known = comm::gather_number(comm, mine ? 1 : 0);
+  const auto lengths = comm::gather_number(comm, mine.value_or(0));
+  if (contains(known, 0U)) return std::nullopt;
+  const auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
+  return StreamLengths{.longest = *longest,
+                       .some_empty = *shortest == 0 && *longest > 0,
+                       .equal = *shortest == *longest};
 }
 
 /// The message that ranks exchange each step if their streams may end at different steps.
@@ -68,20 +64,13 @@ StepNews any_rank(comm::Communicator& comm, const StepNews& mine) {
 
 // Readers of one rank's pieces, one per step.
 
-/// Returns this rank's piece of each step, in order; null at the end of its stream. Local.
-using Pieces = std::function<AnyBatch()>;
+// Each returns this rank's piece of each step, in order; null at the end of its stream. Local.
 using SharedReader = std::shared_ptr<readers::Reader>;
 
-/// The next batch; null at the end.
-AnyBatch next_of(readers::Reader& reader) {
-  auto item = reader.next();
-  return item ? std::move(item->value) : nullptr;
-}
-
 /// With a plan: reads only this rank's examples.
-Pieces planned(SharedReader reader, const Share& share) {
+Next planned(SharedReader reader, const Share& share) {
   return [reader = std::move(reader), plan = *share.plan, rank = share.rank,
-          step = std::uint64_t{0}]() mutable -> AnyBatch {
+          step = std::uint64_t{0}]() mutable -> Any {
     if (step == plan.steps()) return nullptr;
     const Range mine = plan.positions(step++, rank);
     return reader->rows(mine.size() > 0 ? mine : Range{0, 0});
@@ -89,7 +78,7 @@ Pieces planned(SharedReader reader, const Share& share) {
 }
 
 /// Under DATA, endless data: reads only this rank's examples.
-Pieces endless_batches(SharedReader reader, const Share& share) {
+Next endless_batches(SharedReader reader, const Share& share) {
   const Range mine = share.piece_of(share.batch_size, share.rank);
   return [reader = std::move(reader), mine, size = share.batch_size,
           first = std::uint64_t{0}]() mutable {
@@ -100,13 +89,13 @@ Pieces endless_batches(SharedReader reader, const Share& share) {
 
 /// Under DATA, sequential data: every rank reads all batches and keeps its pieces. Batches without
 /// an example are skipped, but where a plan counts them.
-Pieces kept(const BatchType& type, SharedReader reader, const Share& share) {
-  return [&type, reader = std::move(reader), share]() -> AnyBatch {
-    while (const auto batch = next_of(*reader)) {
-      const std::uint64_t rows = type.rows(batch.get());
+Next kept(const BatchType& type, Next next_batch, const Share& share) {
+  return [&type, next_batch = std::move(next_batch), share]() -> Any {
+    while (const auto batch = next_batch()) {
+      const std::uint64_t rows = type.rows(batch);
       if (rows == 0 && !share.training_plan) continue;
       const Range mine = share.piece_of(rows, share.rank);
-      return type.cut(batch.get(), mine.begin, mine.end);
+      return type.cut(batch, mine.begin, mine.end);
     }
     return nullptr;
   };
@@ -115,17 +104,17 @@ Pieces kept(const BatchType& type, SharedReader reader, const Share& share) {
 /// Under FILE and OFF, rule `ceil`: cuts each batch of this rank's stream into as many pieces as
 /// there are replicas. Trailing pieces may be empty; with `all_alike` they are empty on all ranks
 /// and are skipped.
-Pieces own(const BatchType& type, SharedReader reader, const Share& share, bool all_alike) {
-  return [&type, reader = std::move(reader), all_alike, ranks = share.ranks, batch = AnyBatch(),
-          piece = share.ranks]() mutable -> AnyBatch {
+Next own(const BatchType& type, Next next_batch, const Share& share, bool all_alike) {
+  return [&type, next_batch = std::move(next_batch), all_alike, ranks = share.ranks, batch = Any(),
+          piece = share.ranks]() mutable -> Any {
     while (true) {
       if (piece == ranks) {
-        batch = next_of(*reader);
+        batch = next_batch();
         if (!batch) return nullptr;
         piece = 0;
       }
-      const Range mine = data::piece_of(type.rows(batch.get()), 1, piece++, ranks);
-      if (mine.size() > 0 || !all_alike) return type.cut(batch.get(), mine.begin, mine.end);
+      const Range mine = data::piece_of(type.rows(batch), 1, piece++, ranks);
+      if (mine.size() > 0 || !all_alike) return type.cut(batch, mine.begin, mine.end);
     }
   };
 }
@@ -133,18 +122,18 @@ Pieces own(const BatchType& type, SharedReader reader, const Share& share, bool 
 /// Under FILE and OFF, rule `balanced`: pieces span batch boundaries.
 class Balanced {
  public:
-  Balanced(const BatchType& type, SharedReader reader, const Share& share)
+  Balanced(const BatchType& type, Next next_batch, const Share& share)
       : type_(&type),
-        reader_(std::move(reader)),
+        next_batch_(std::move(next_batch)),
         sizes_(data::BalancedPieces(share.batch_size, share.ranks).sizes(share.rank)) {}
 
-  AnyBatch operator()() {
+  Any operator()() {
     const std::uint64_t wanted = sizes_[turn_++ % sizes_.size()];
-    std::vector<AnyBatch> parts;
-    for (std::uint64_t have = 0; have < wanted; have += type_->rows(parts.back().get())) {
+    std::vector<Any> parts;
+    for (std::uint64_t have = 0; have < wanted; have += type_->rows(parts.back())) {
       if (at_ == end_ && !read()) break;
       const std::uint64_t some = std::min(wanted - have, end_ - at_);
-      parts.push_back(type_->cut(batch_.get(), at_, at_ + some));
+      parts.push_back(type_->cut(batch_, at_, at_ + some));
       at_ += some;
     }
     return parts.empty() ? nullptr : type_->join(parts);
@@ -153,49 +142,50 @@ class Balanced {
  private:
   bool read() {
     do {
-      batch_ = next_of(*reader_);
+      batch_ = next_batch_();
       if (!batch_) return false;
       at_ = 0;
-      end_ = type_->rows(batch_.get());
+      end_ = type_->rows(batch_);
     } while (end_ == 0);
     return true;
   }
 
   const BatchType* type_;
-  SharedReader reader_;
+  Next next_batch_;
   std::vector<std::uint64_t> sizes_;
   std::size_t turn_ = 0;
-  AnyBatch batch_;
+  Any batch_;
   std::uint64_t at_ = 0;
   std::uint64_t end_ = 0;
 };
 
 /// The pieces of `epoch` for this share.
-Pieces pieces_of(const AnyDataset& dataset, const Share& share, std::uint64_t epoch) {
+Next pieces_of(const AnyDataset& dataset, const Share& share, std::uint64_t epoch) {
   const BatchType& type = *dataset.type;
-  SharedReader reader = dataset.pipeline.open_plain(share.pass(epoch));
+  auto reader = dataset.pipeline.open_plain(share.pass(epoch));
   if (share.plan) return planned(std::move(reader), share);
   if (share.endless_batches) return endless_batches(std::move(reader), share);
-  if (share.choice.policy == ShardPolicy::data) return kept(type, std::move(reader), share);
-  if (share.rebatch == Rebatch::balanced) return Balanced(type, std::move(reader), share);
+  auto batches = readers::values_of(std::move(reader));
+  if (share.choice.policy == ShardPolicy::data) return kept(type, std::move(batches), share);
+  if (share.rebatch == Rebatch::balanced) return Balanced(type, std::move(batches), share);
   const bool all_alike = share.choice.policy == ShardPolicy::off || share.ranks == 1;
-  return own(type, std::move(reader), share, all_alike);
+  return own(type, std::move(batches), share, all_alike);
 }
 
 /// What is known of a data set's batches after the first one, in all epochs.
 struct Memory {
-  AnyBatch empty;              ///< a batch of 0 examples; set once an example was read
+  Any empty;                   ///< a batch of 0 examples; set once an example was read
   bool shapes_agreed = false;  ///< all ranks called agree_on_shapes
 };
 
 /// This rank's pieces of one epoch, read ahead. The first can be looked at before it is taken.
 class Stream {
  public:
-  Stream(const BatchType& type, Pieces pieces, std::size_t prefetch, std::shared_ptr<Memory> memory)
+  Stream(const BatchType& type, Next pieces, std::size_t prefetch, std::shared_ptr<Memory> memory)
       : type_(&type), ahead_(std::move(pieces), prefetch), memory_(std::move(memory)) {}
 
   /// The next piece; null at the end.
-  AnyBatch next() {
+  Any next() {
     if (!std::exchange(started_, true)) look();
     if (first_) return std::exchange(first_, nullptr);
     return read();
@@ -205,19 +195,17 @@ class Stream {
   ElementSpec spec(std::optional<std::size_t> rows) {
     if (!memory_->empty && !std::exchange(started_, true)) look();
     const auto& known = memory_->empty ? memory_->empty : first_ ? first_ : type_->unknown();
-    return type_->spec(known.get(), rows);
+    return type_->spec(known, rows);
   }
 
-  bool has_examples(const AnyBatch& piece) const {
-    return piece != nullptr && type_->rows(piece.get()) > 0;
-  }
+  bool has_examples(const Any& piece) const { return piece != nullptr && type_->rows(piece) > 0; }
   bool knows_shape() const noexcept { return memory_->empty != nullptr; }
   bool shapes_agreed() const noexcept { return memory_->shapes_agreed; }
 
   /// Ranks without an example take shape and names of an empty batch from the first rank with one.
   /// Collective.
   void agree_on_shapes(comm::Communicator& comm) {
-    const auto mine = knows_shape() ? type_->pack(memory_->empty.get()) : std::string();
+    const auto mine = knows_shape() ? type_->pack(memory_->empty) : std::string();
     for (const auto& theirs : comm::gather_text(comm, mine)) {
       if (theirs.empty()) continue;
       std::string_view structure = theirs;
@@ -228,15 +216,15 @@ class Stream {
   }
 
   /// `piece`, or a batch of 0 examples after the end of this rank's stream.
-  AnyBatch filled(AnyBatch piece) const {
+  Any filled(Any piece) const {
     if (piece && (has_examples(piece) || !memory_->empty)) return piece;
     return memory_->empty ? memory_->empty : type_->unknown();
   }
 
  private:
-  AnyBatch read() {
+  Any read() {
     auto piece = ahead_.next();
-    if (!memory_->empty && has_examples(piece)) memory_->empty = type_->cut(piece.get(), 0, 0);
+    if (!memory_->empty && has_examples(piece)) memory_->empty = type_->cut(piece, 0, 0);
     return piece;
   }
   void look() { first_ = read(); }
@@ -245,7 +233,7 @@ class Stream {
   Prefetcher ahead_;
   std::shared_ptr<Memory> memory_;
   bool started_ = false;
-  AnyBatch first_;
+  Any first_;
 };
 
 /// How the end of an epoch is determined.
@@ -270,7 +258,7 @@ struct StepRule {
 struct DistributedBatches::State {
   comm::Communicator* comm;
   const BatchType* type;
-  std::function<Pieces(std::uint64_t epoch)> pieces;
+  std::function<Next(std::uint64_t epoch)> pieces;
   std::size_t prefetch = 0;
   StepRule rule = {};
   std::optional<data::Plan> plan = std::nullopt;  ///< to train by
@@ -304,7 +292,7 @@ class pieces::Steps {
   ElementSpec spec() const { return stream_->spec(rule_.rows); }
 
  private:
-  AnyBatch next_known() {
+  Any next_known() {
     if (rule_.ending == Ending::alone && !rule_.some_empty) return stream_->next();
     if (rule_.ending == Ending::counted) {
       if (step_ == rule_.count) return nullptr;
@@ -317,10 +305,10 @@ class pieces::Steps {
   }
 
   /// Skips steps at which no replica has an example.
-  AnyBatch next_asked() {
+  Any next_asked() {
     while (true) {
       std::exception_ptr failure;
-      AnyBatch piece;
+      Any piece;
       bool has_examples = false;
       try {
         piece = stream_->next();
@@ -374,7 +362,7 @@ ElementSpec DistributedBatches::element_spec() const {
   if (auto latest = state_->latest.lock()) return latest->spec(rows);
   if (!state_->waiting && !state_->memory->empty) state_->waiting = state_->open(state_->epoch);
   if (state_->waiting) return state_->waiting->spec(rows);
-  return state_->type->spec(state_->memory->empty.get(), rows);
+  return state_->type->spec(state_->memory->empty, rows);
 }
 
 const data::Plan& DistributedBatches::plan() const {
@@ -394,8 +382,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute(comm::Communicator
                                                               const AnyDataset& dataset,
                                                               const DistributeOptions& options) {
   const DatasetFacts& facts = dataset.pipeline.facts();
-  const auto share = pieces::agree_on_share(
-      comm, facts, options, [&](const Pass& pass) { return dataset.pipeline.open_plain(pass); });
+  const auto share = pieces::agree_on_share(comm, dataset.pipeline, options);
   if (!share.choice.warning.empty() && comm.rank() == 0) report_warning(share.choice.warning);
   return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
       .comm = &comm,
@@ -423,12 +410,13 @@ std::optional<std::size_t> own_rows(const DatasetFacts& facts,
   return static_cast<std::size_t>(facts.batch_size);
 }
 
+bool are_equal(const std::vector<std::uint64_t>& numbers) {
+  return std::adjacent_find(numbers.begin(), numbers.end(), std::not_equal_to()) == numbers.end();
+}
+
 /// `rows` if it is the same on all ranks. Collective.
 std::optional<std::size_t> if_equal(comm::Communicator& comm, std::optional<std::size_t> rows) {
-  const auto all = comm::gather_number(comm, rows.value_or(0));
-  const bool are_equal = std::all_of(all.begin(), all.end(),
-                                     [&](std::uint64_t other) { return other == all.front(); });
-  return are_equal ? rows : std::nullopt;
+  return are_equal(comm::gather_number(comm, rows.value_or(0))) ? rows : std::nullopt;
 }
 
 /// The plan of workers that batch data sets of their own: each reads its stream in pieces of
@@ -436,23 +424,18 @@ std::optional<std::size_t> if_equal(comm::Communicator& comm, std::optional<std:
 /// batch size and a known number of examples. Collective.
 std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_t batch_size,
                                           std::optional<std::uint64_t> examples) {
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  const auto me = static_cast<std::size_t>(comm.rank());
   const bool known = examples && *examples != endless && batch_size > 0;
-  std::vector<std::uint64_t> all(2 * ranks);
-  all[2 * me] = known ? batch_size : 0;
-  all[2 * me + 1] = known ? *examples : 0;
-  comm.all_gather(std::span(all));
-  data::PlanOptions options = {.batch_size = batch_size * ranks,
-                               .ranks = ranks,
-                               .policy = ShardPolicy::file,
-                               .rebatch = Rebatch::balanced};
-  for (std::size_t i = 0; i < all.size(); i += 2) {
-    if (all[i] == 0 || all[i] != all[0]) return std::nullopt;
-    options.records += all[i + 1];
-    options.file_records.push_back(all[i + 1]);
-  }
-  return data::Plan(options);
+  const auto sizes = comm::gather_number(comm, known ? batch_size : 0);
+  const auto counts = comm::gather_number(comm, known ? *examples : 0);
+  if (sizes.front() == 0 || !are_equal(sizes)) return std::nullopt;
+  const std::uint64_t ranks = sizes.size();
+  const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  return data::Plan({.records = records,
+                     .batch_size = batch_size * ranks,
+                     .ranks = ranks,
+                     .policy = ShardPolicy::file,
+                     .rebatch = Rebatch::balanced,
+                     .file_records = counts});
 }
 
 }  // namespace
@@ -475,10 +458,10 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
   return std::make_shared<DistributedBatches::State>(DistributedBatches::State{
       .comm = &comm,
       .type = made->type,
-      .pieces = [pipeline = made->pipeline](std::uint64_t epoch) -> Pieces {
-        return
-            [reader = SharedReader(pipeline.open({.epoch = epoch}))] { return next_of(*reader); };
-      },
+      .pieces =
+          [pipeline = made->pipeline](std::uint64_t epoch) {
+            return readers::values_of(pipeline.open({.epoch = epoch}));
+          },
       .rule = {.ending = lengths ? Ending::counted : Ending::asked,
                .count = lengths ? lengths->longest : 0,
                .rows = lengths && lengths->equal ? rows : std::nullopt,

@@ -40,50 +40,44 @@ namespace lockstep::pieces {
 // Batches whose type is hidden, so that reading and cutting them is compiled once, in the library.
 // Internal: the API are DistributedIterator and DistributedDataset.
 
-using AnyBatch = readers::Any;
-
 /// The functions of a type of batches.
 struct BatchType {
-  std::size_t (*rows)(const void* batch);
-  AnyBatch (*cut)(const void* batch, std::size_t begin, std::size_t end);
-  AnyBatch (*join)(const std::vector<AnyBatch>& batches);
-  AnyBatch (*unknown)();                            ///< of 0 examples, whose shape is not known
-  std::string (*pack)(const void* batch);           ///< collective::pack_structure
-  AnyBatch (*unpack)(std::string_view& structure);  ///< and its inverse
-  ElementSpec (*spec)(const void* batch, std::optional<std::size_t> rows);
+  std::size_t (*rows)(const readers::Any& batch);
+  readers::Any (*cut)(const readers::Any& batch, std::size_t begin, std::size_t end);
+  readers::Any (*join)(const std::vector<readers::Any>& batches);
+  readers::Any (*unknown)();                            ///< of 0 examples, whose shape is not known
+  std::string (*pack)(const readers::Any& batch);       ///< collective::pack_structure
+  readers::Any (*unpack)(std::string_view& structure);  ///< and its inverse
+  ElementSpec (*spec)(const readers::Any& batch, std::optional<std::size_t> rows);
 };
 
 /// The value of a batch, which is moved unless others hold it.
 template <BatchLike T>
-T taken(const AnyBatch& batch) {
-  T& value = *static_cast<T*>(batch.get());
+T taken(const readers::Any& batch) {
+  T& value = readers::value_in<T>(batch);
   return batch.use_count() == 1 ? std::move(value) : value;
 }
 
 template <BatchLike T>
 const BatchType& type_of_batches() noexcept {
-  static constexpr auto hide = [](T batch) -> AnyBatch {
-    return std::make_shared<T>(std::move(batch));
-  };
-  static constexpr auto batch_of = [](const void* batch) -> const T& {
-    return *static_cast<const T*>(batch);
-  };
+  using readers::boxed;
+  using readers::value_in;
   static constexpr BatchType type = {
-      [](const void* batch) { return rows_of(batch_of(batch)); },
-      [](const void* batch, std::size_t begin, std::size_t end) {
-        return hide(cut(batch_of(batch), begin, end));
+      [](const readers::Any& batch) { return rows_of(value_in<T>(batch)); },
+      [](const readers::Any& batch, std::size_t begin, std::size_t end) {
+        return boxed(cut(value_in<T>(batch), begin, end));
       },
-      [](const std::vector<AnyBatch>& batches) {
+      [](const std::vector<readers::Any>& batches) {
         std::vector<T> all;
         all.reserve(batches.size());
         for (const auto& batch : batches) all.push_back(taken<T>(batch));
-        return hide(join_batches(all));
+        return boxed(join_batches(all));
       },
-      [] { return hide(T{}); },
-      [](const void* batch) { return collective::pack_structure(batch_of(batch)); },
-      [](std::string_view& structure) { return hide(collective::unpack_structure<T>(structure)); },
-      [](const void* batch, std::optional<std::size_t> rows) {
-        return spec_of(batch_of(batch), rows);
+      [] { return boxed(T{}); },
+      [](const readers::Any& batch) { return collective::pack_structure(value_in<T>(batch)); },
+      [](std::string_view& structure) { return boxed(collective::unpack_structure<T>(structure)); },
+      [](const readers::Any& batch, std::optional<std::size_t> rows) {
+        return spec_of(value_in<T>(batch), rows);
       }};
   return type;
 }
@@ -113,7 +107,7 @@ class Steps;
 
 /// This rank's piece of a step.
 struct Step {
-  AnyBatch batch = nullptr;                             ///< null: past the end
+  readers::Any batch = nullptr;                         ///< null: past the end
   std::optional<std::uint64_t> in_plan = std::nullopt;  ///< number of the step in the training plan
 };
 

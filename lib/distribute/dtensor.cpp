@@ -10,24 +10,10 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/operations.hpp"
+#include "lockstep/distribute/tensor_math.hpp"
 #include "lockstep/distribute/values.hpp"
 
 namespace lockstep::sharding {
-
-template <class T>
-Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range) {
-  const auto [outer, length, inner] = collective::view_axis(tensor.shape(), axis);
-  const std::size_t columns = range.size() * inner;
-  Shape shape = tensor.shape();
-  shape[axis] = range.size();
-  std::vector<T> values;
-  values.reserve(outer * columns);
-  for (std::size_t o = 0; o < outer; ++o) {
-    const auto row = tensor.values().subspan((o * length + range.begin) * inner, columns);
-    values.insert(values.end(), row.begin(), row.end());
-  }
-  return {std::move(shape), std::move(values)};
-}
 
 void require_one_mesh(const std::string& operation, Mesh& a, Mesh& b) {
   const auto text = [](Mesh& mesh) {
@@ -65,13 +51,6 @@ std::string difference(const Holders& holders) {
   std::sort(odd.begin(), odd.end());
   return ranks_text(odd) + (odd.size() == 1 ? " differs from " : " differ from ") +
          ranks_text(majority->second);
-}
-
-// The hash of a tensor's shape and bits, as hexadecimal text. Local.
-template <Number T>
-std::string bits_of(const Tensor<T>& tensor) {
-  const auto values = tensor.values();
-  return collective::bits_of(collective::pack(tensor.shape(), values.data(), values.size_bytes()));
 }
 
 void require_same_mesh(const Mesh& mesh, const Layout& layout) {
@@ -189,7 +168,7 @@ Tensor<T> all_gather(Mesh& mesh, const std::string& name, const Along& old,
   std::vector<Tensor<T>> parts;
   parts.reserve(static_cast<std::size_t>(old.parts));
   for (int c = 0; c < old.parts; ++c) parts.push_back(blocks.take(c, old.piece(piece.shape(), c)));
-  return collective::concatenate(parts, old.axis);
+  return concatenate(parts, old.axis);
 }
 
 template <Number T>
@@ -204,7 +183,7 @@ Tensor<T> all_to_all(Mesh& mesh, const std::string& name, const Along& old, cons
   std::vector<Tensor<T>> parts;
   parts.reserve(static_cast<std::size_t>(old.parts));
   for (int c = 0; c < old.parts; ++c) parts.push_back(receive.take(c, old.piece(mine, c)));
-  return collective::concatenate(parts, old.axis);
+  return concatenate(parts, old.axis);
 }
 
 template <Number T>
@@ -269,7 +248,7 @@ Tensor<T> DTensor<T>::to_global() const {
 
 template <MeshNumber T>
 void DTensor<T>::verify() const {
-  sharding::require_same_replicas(*mesh_, layout_, sharding::bits_of(*piece_));
+  sharding::require_same_replicas(*mesh_, layout_, collective::bits_of(*piece_));
 }
 
 template <MeshNumber T>
@@ -280,7 +259,8 @@ DTensor<T> pack_to_mesh(Mesh& mesh, Tensor<T> piece, const Layout& layout) {
 
 template <MeshNumber T>
 DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layout) {
-  sharding::agree_on_whole(mesh, type_name<T>(), tensor.shape(), layout, sharding::bits_of(tensor));
+  sharding::agree_on_whole(mesh, type_name<T>(), tensor.shape(), layout,
+                           collective::bits_of(tensor));
   Tensor<T> piece = tensor;
   for (std::size_t axis = 0; axis < layout.rank(); ++axis) {
     if (layout.spec(axis) == Layout::unsharded) continue;
@@ -289,10 +269,9 @@ DTensor<T> copy_to_mesh(Mesh& mesh, const Tensor<T>& tensor, const Layout& layou
   return sharding::Maker::make(mesh, layout, tensor.shape(), std::move(piece));
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                \
-  template Tensor<T> sharding::cut_axis(const Tensor<T>&, std::size_t, Range); \
-  template class DTensor<T>;                                                   \
-  template DTensor<T> pack_to_mesh(Mesh&, Tensor<T>, const Layout&);           \
+#define LOCKSTEP_INSTANTIATE(T)                                      \
+  template class DTensor<T>;                                         \
+  template DTensor<T> pack_to_mesh(Mesh&, Tensor<T>, const Layout&); \
   template DTensor<T> copy_to_mesh(Mesh&, const Tensor<T>&, const Layout&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

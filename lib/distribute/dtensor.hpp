@@ -27,10 +27,6 @@ struct DTensorTest;
 template <class T, class... Others>
 concept OneOf = (std::same_as<T, Others> || ...);
 
-/// A copy of the indices `range` of `axis`. Local.
-template <class T>
-Tensor<T> cut_axis(const Tensor<T>& tensor, std::size_t axis, Range range);
-
 }  // namespace sharding
 
 /// The element types of tensors over a mesh: float, double and the integers of fixed width.

@@ -17,6 +17,7 @@
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/distribute/tensor.hpp"
+#include "lockstep/distribute/tensor_math.hpp"
 
 namespace lockstep {
 

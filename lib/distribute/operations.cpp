@@ -5,8 +5,10 @@
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/distribute/tensor_math.hpp"
 #include "lockstep/distribute/values.hpp"
 #include "lockstep/numerics/matrix.hpp"
+#include "lockstep/numerics/products.hpp"
 #include "lockstep/numerics/strict.hpp"
 
 namespace lockstep {
@@ -123,13 +125,13 @@ DTensor<T> sum_addends(const DTensor<T>& tensor, std::size_t axis) {
   Layout layout = reduced_layout(tensor.layout(), axis);
   Shape shape = tensor.shape();
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  const auto sums = collective::sum_along(tensor.unpack(), axis);
-  return on_tape("reduce_sum",
-                 Maker::make(tensor.mesh(), std::move(layout), std::move(shape),
-                             collective::narrowed<T>(sums, 1)),
-                 input(tensor, [tensor, axis](const auto& gradient) {
-                   return repeated(tensor, with_unit_axis(gradient.unpack(), axis));
-                 }));
+  const auto sums = sum_along(tensor.unpack(), axis);
+  return on_tape(
+      "reduce_sum",
+      Maker::make(tensor.mesh(), std::move(layout), std::move(shape), narrowed<T>(sums, 1)),
+      input(tensor, [tensor, axis](const auto& gradient) {
+        return repeated(tensor, with_unit_axis(gradient.unpack(), axis));
+      }));
 }
 
 // The sum of all elements that a rank owns. Local.
@@ -139,17 +141,17 @@ DTensor<T> sum_addends(const DTensor<T>& tensor) {
   const Tensor<T> flat(Shape{values.size()}, {values.begin(), values.end()});
   return on_tape("reduce_sum",
                  Maker::make(tensor.mesh(), fully_reduced_layout(tensor.layout()), Shape{},
-                             collective::narrowed<T>(collective::sum_along(flat, 0), 1)),
+                             narrowed<T>(sum_along(flat, 0), 1)),
                  input(tensor, [tensor](const auto& gradient) {
                    return repeated(tensor, gradient.unpack());
                  }));
 }
 
 // The axes of a tensor with `count` axes, counted from 0, in descending order, each once.
-std::vector<std::size_t> descending(const std::vector<std::ptrdiff_t>& wanted, std::size_t count) {
+std::vector<std::size_t> descending(const Axes& wanted, std::size_t count) {
   std::vector<std::size_t> axes;
-  axes.reserve(wanted.size());
-  for (const auto axis : wanted) axes.push_back(collective::axis_from_0(axis, count));
+  axes.reserve(wanted.list.size());
+  for (const auto axis : wanted.list) axes.push_back(axis_from_0(axis, count));
   std::sort(axes.rbegin(), axes.rend());
   const auto twice = std::adjacent_find(axes.begin(), axes.end());
   if (twice == axes.end()) return axes;
@@ -191,9 +193,7 @@ template <MeshNumber T>
 DTensor<T> divided(const DTensor<T>& sum, std::size_t count) {
   const auto divisor = static_cast<T>(count);
   return on_tape("reduce_mean",
-                 Maker::make(sum.mesh(), sum.layout(), sum.shape(), sum.unpack().map([&](T value) {
-                   return static_cast<T>(value / divisor);
-                 })),
+                 mapped(sum, [&](T value) { return static_cast<T>(value / divisor); }),
                  input(sum, [count](const auto& gradient) { return divided(gradient, count); }));
 }
 
@@ -231,8 +231,8 @@ DTensor<T> padded(const DTensor<T>& gradient, const DTensor<T>& like, std::size_
   };
   return Maker::make(
       like.mesh(), like.layout(), like.shape(),
-      collective::concatenate<T>(
-          {zeros(range.begin), gradient.unpack(), zeros(like.shape()[axis] - range.end)}, axis));
+      concatenate<T>({zeros(range.begin), gradient.unpack(), zeros(like.shape()[axis] - range.end)},
+                     axis));
 }
 
 }  // namespace
@@ -318,9 +318,7 @@ DTensor<T> operator+(const DTensor<T>& a, std::type_identity_t<T> addend) {
 template <Differentiable T>
 DTensor<T> relu(const DTensor<T>& tensor) {
   const auto x = sharding::summed(tensor);
-  auto result =
-      sharding::Maker::make(x.mesh(), x.layout(), x.shape(),
-                            x.unpack().map([](T value) { return value < 0 ? T{0} : value; }));
+  auto result = sharding::mapped(x, [](T value) { return relu(value); });
   // Selected, not multiplied by 0: an infinite gradient of a negative input gives 0.
   return sharding::on_tape("relu", std::move(result), sharding::input(x, [x](const auto& gradient) {
                              return elementwise(gradient, x, [](T of_result, T value) {
@@ -330,15 +328,7 @@ DTensor<T> relu(const DTensor<T>& tensor) {
 }
 
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::ptrdiff_t axis,
-                      const std::optional<Layout>& to) {
-  const std::size_t from_0 = collective::axis_from_0(axis, tensor.shape().size());
-  return sharding::completed(sharding::sum_addends(tensor, from_0), to);
-}
-
-template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
-                      const std::optional<Layout>& to) {
+DTensor<T> reduce_sum(const DTensor<T>& tensor, const Axes& axes, const std::optional<Layout>& to) {
   DTensor<T> sum = tensor;
   for (const auto axis : sharding::descending(axes, tensor.shape().size())) {
     sum = sharding::sum_addends(sum, axis);
@@ -352,20 +342,11 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor) {
 }
 
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, std::ptrdiff_t axis,
-                       const std::optional<Layout>& to) {
-  const std::size_t from_0 = collective::axis_from_0(axis, tensor.shape().size());
-  const std::size_t count = from_0 < tensor.shape().size() ? tensor.shape()[from_0] : 1;
-  sharding::require_mean(tensor, count, to);
-  return sharding::divided(reduce_sum(tensor, axis, to), count);
-}
-
-template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, const Axes& axes,
                        const std::optional<Layout>& to) {
   std::size_t count = 1;
-  for (const auto axis : axes) {
-    const std::size_t from_0 = collective::axis_from_0(axis, tensor.shape().size());
+  for (const auto axis : axes.list) {
+    const std::size_t from_0 = sharding::axis_from_0(axis, tensor.shape().size());
     count *= from_0 < tensor.shape().size() ? tensor.shape()[from_0] : 1;
   }
   sharding::require_mean(tensor, count, to);
@@ -435,7 +416,7 @@ DTensor<T> reshape(const DTensor<T>& tensor, const Shape& shape, const std::opti
 template <MeshNumber T>
 DTensor<T> slice_along(const DTensor<T>& tensor, std::ptrdiff_t wanted, Range range,
                        const std::optional<Layout>& to) {
-  const std::size_t axis = collective::axis_from_0(wanted, tensor.shape().size());
+  const std::size_t axis = sharding::axis_from_0(wanted, tensor.shape().size());
   if (axis >= tensor.shape().size() || range.begin > range.end ||
       range.end > tensor.shape()[axis]) {
     collective::refuse("slice_along: indices [" + std::to_string(range.begin) + ", " +
@@ -458,24 +439,20 @@ DTensor<T> slice_along(const DTensor<T>& tensor, std::ptrdiff_t wanted, Range ra
 }
 
 #define LOCKSTEP_TO const std::optional<Layout>&
-#define LOCKSTEP_INSTANTIATE(T)                                                          \
-  template Tensor<T> sharding::product(const Tensor<T>&, const Tensor<T>&);              \
-  template sharding::Operands<T> sharding::operands_of(const char*, const DTensor<T>&,   \
-                                                       const DTensor<T>&);               \
-  template DTensor<T> matmul(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);         \
-  template DTensor<T> add(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);            \
-  template DTensor<T> subtract(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);       \
-  template DTensor<T> multiply(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);       \
-  template DTensor<T> reduce_sum(const DTensor<T>&, std::ptrdiff_t, LOCKSTEP_TO);        \
-  template DTensor<T> reduce_sum(const DTensor<T>&, const std::vector<std::ptrdiff_t>&,  \
-                                 LOCKSTEP_TO);                                           \
-  template DTensor<T> reduce_sum(const DTensor<T>&);                                     \
-  template DTensor<T> reduce_mean(const DTensor<T>&, std::ptrdiff_t, LOCKSTEP_TO);       \
-  template DTensor<T> reduce_mean(const DTensor<T>&, const std::vector<std::ptrdiff_t>&, \
-                                  LOCKSTEP_TO);                                          \
-  template DTensor<T> reduce_mean(const DTensor<T>&);                                    \
-  template DTensor<T> transpose(const DTensor<T>&);                                      \
-  template DTensor<T> reshape(const DTensor<T>&, const Shape&, LOCKSTEP_TO);             \
+#define LOCKSTEP_INSTANTIATE(T)                                                        \
+  template Tensor<T> sharding::product(const Tensor<T>&, const Tensor<T>&);            \
+  template sharding::Operands<T> sharding::operands_of(const char*, const DTensor<T>&, \
+                                                       const DTensor<T>&);             \
+  template DTensor<T> matmul(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);       \
+  template DTensor<T> add(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);          \
+  template DTensor<T> subtract(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);     \
+  template DTensor<T> multiply(const DTensor<T>&, const DTensor<T>&, LOCKSTEP_TO);     \
+  template DTensor<T> reduce_sum(const DTensor<T>&, const Axes&, LOCKSTEP_TO);         \
+  template DTensor<T> reduce_sum(const DTensor<T>&);                                   \
+  template DTensor<T> reduce_mean(const DTensor<T>&, const Axes&, LOCKSTEP_TO);        \
+  template DTensor<T> reduce_mean(const DTensor<T>&);                                  \
+  template DTensor<T> transpose(const DTensor<T>&);                                    \
+  template DTensor<T> reshape(const DTensor<T>&, const Shape&, LOCKSTEP_TO);           \
   template DTensor<T> slice_along(const DTensor<T>&, std::ptrdiff_t, Range, LOCKSTEP_TO);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -81,6 +82,12 @@ auto zip(const Operands<T>& operands, Function function) {
   const Shape local = operands.layout.local_shape(operands.shape, mesh.rank());
   return Maker::make(mesh, operands.layout, operands.shape,
                      zip(operands.a.unpack(), operands.b.unpack(), local, function));
+}
+
+/// `function` of each element, in the same layout; not on tapes. Local.
+template <MeshNumber T, class Function>
+auto mapped(const DTensor<T>& tensor, Function function) {
+  return Maker::make(tensor.mesh(), tensor.layout(), tensor.shape(), tensor.unpack().map(function));
 }
 
 }  // namespace lockstep::sharding
@@ -170,8 +177,7 @@ DTensor<T> operator/(const DTensor<T>& a, const DTensor<T>& b) {
 template <MeshNumber T, class Function>
 auto elementwise(const DTensor<T>& tensor, Function function) {
   const auto summed = tensor.relayout(tensor.layout().summed());
-  auto result = sharding::Maker::make(summed.mesh(), summed.layout(), summed.shape(),
-                                      summed.unpack().map(function));
+  auto result = sharding::mapped(summed, function);
   if constexpr (std::is_same_v<typename decltype(result)::Value, T>) {
     result = sharding::on_tape("elementwise", std::move(result), sharding::input(summed, nullptr));
   }
@@ -184,9 +190,7 @@ auto elementwise(const DTensor<T>& tensor, Function function) {
 template <Differentiable T, class Function, class Derivative>
 DTensor<T> elementwise(const DTensor<T>& tensor, Function function, Derivative derivative) {
   const auto summed = tensor.relayout(tensor.layout().summed());
-  auto result = sharding::Maker::make(summed.mesh(), summed.layout(), summed.shape(),
-                                      summed.unpack().map(function));
-  return sharding::on_tape("elementwise", std::move(result),
+  return sharding::on_tape("elementwise", sharding::mapped(summed, function),
                            sharding::input(summed, [=](const auto& gradient) {
                              return multiply(gradient, elementwise(summed, derivative));
                            }));
@@ -225,26 +229,26 @@ DTensor<T> operator-(std::type_identity_t<T> minuend, const DTensor<T>& a) {
 template <Differentiable T>
 DTensor<T> relu(const DTensor<T>& tensor);
 
-/// The sum along `axis`, which is removed; -1 is the last one. Each rank sums in double and rounds
-/// once.
+/// One axis, or several: 0, {0, 2}, or a vector of them; -1 is the last one.
+struct Axes {
+  Axes(std::ptrdiff_t axis) : list{axis} {}
+  Axes(std::initializer_list<std::ptrdiff_t> axes) : list(axes) {}
+  Axes(std::vector<std::ptrdiff_t> axes) : list(std::move(axes)) {}
+
+  std::vector<std::ptrdiff_t> list;
+};
+
+/// The sum along `axes`, which are removed, the last one first. Each rank sums in double and rounds
+/// once for each axis. Along none, {}: the tensor.
 ///
 ///   axis       result
 ///   unsharded  the layout without the axis; nothing is sent
 ///   cut by s   the same, summed over s: an all-reduce, or a reduce-scatter if `to` cuts over s
-template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::ptrdiff_t axis,
-                      const std::optional<Layout>& to = std::nullopt);
-
-/// The sum along several axes, the last one first; each is rounded. Along none, {}: the tensor.
+///
 /// Errors   also throws comm::AgreedError (2) for an axis that is named twice.
 template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
+DTensor<T> reduce_sum(const DTensor<T>& tensor, const Axes& axes,
                       const std::optional<Layout>& to = std::nullopt);
-template <MeshNumber T>
-DTensor<T> reduce_sum(const DTensor<T>& tensor, std::initializer_list<std::ptrdiff_t> axes,
-                      const std::optional<Layout>& to = std::nullopt) {
-  return reduce_sum(tensor, std::vector<std::ptrdiff_t>(axes), to);
-}
 
 /// The sum of all elements, shape (), on every rank.
 template <MeshNumber T>
@@ -253,16 +257,8 @@ DTensor<T> reduce_sum(const DTensor<T>& tensor);
 /// The sum divided by the number of addends.
 /// Errors   also throws comm::AgreedError (2) for integers, no addends, and a partial `to`.
 template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, std::ptrdiff_t axis,
+DTensor<T> reduce_mean(const DTensor<T>& tensor, const Axes& axes,
                        const std::optional<Layout>& to = std::nullopt);
-template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, const std::vector<std::ptrdiff_t>& axes,
-                       const std::optional<Layout>& to = std::nullopt);
-template <MeshNumber T>
-DTensor<T> reduce_mean(const DTensor<T>& tensor, std::initializer_list<std::ptrdiff_t> axes,
-                       const std::optional<Layout>& to = std::nullopt) {
-  return reduce_mean(tensor, std::vector<std::ptrdiff_t>(axes), to);
-}
 template <MeshNumber T>
 DTensor<T> reduce_mean(const DTensor<T>& tensor);
 

@@ -15,8 +15,9 @@ namespace lockstep {
 struct Prefetcher::State {
   State(readers::Next function, std::size_t depth)
       : produce(std::move(function)),
-        ahead(std::vector<readers::Any>(depth + 1), depth,
-              [this](readers::Any& slot, std::uint64_t) { return fill(slot); }) {}
+        slots(depth + 1),
+        ahead(slots.size(), depth,
+              [this](std::size_t slot, std::uint64_t) { return fill(slots[slot]); }) {}
 
   bool fill(readers::Any& slot) {
     if (failure) std::rethrow_exception(failure);
@@ -32,7 +33,8 @@ struct Prefetcher::State {
   readers::Next produce;
   std::exception_ptr failure;  // of `produce`, which is not called again
   std::uint64_t taken = 0;
-  data::ReadAhead<readers::Any> ahead;  // last member: its thread uses the members above
+  std::vector<readers::Any> slots;
+  data::ReadAhead ahead;  // last member: its thread uses the members above
 };
 
 Prefetcher::Prefetcher(readers::Next produce, std::size_t depth)
@@ -40,10 +42,10 @@ Prefetcher::Prefetcher(readers::Next produce, std::size_t depth)
 Prefetcher::~Prefetcher() = default;
 
 readers::Any Prefetcher::next() {
-  auto* const slot = state_->ahead.take(state_->taken);
-  if (slot == nullptr) return nullptr;
+  const auto slot = state_->ahead.take(state_->taken);
+  if (!slot) return nullptr;
   ++state_->taken;
-  return std::exchange(*slot, nullptr);
+  return std::exchange(state_->slots[*slot], nullptr);
 }
 
 }  // namespace lockstep
@@ -92,9 +94,8 @@ std::string identity_of(const std::vector<std::string>& paths) {
 }
 
 std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
-  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
-  const auto block = Philox::at({low(inner), low(inner >> 32), 0, 0}, philox_key(outer));
-  return std::uint64_t{block[0]} << 32 | block[1];
+  const auto block = Philox::at({low_word(inner), high_word(inner), 0, 0}, philox_key(outer));
+  return from_words(block[0], block[1]);
 }
 
 void require_lengths(std::size_t cycle_length, std::size_t block_length) {

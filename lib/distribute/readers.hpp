@@ -276,7 +276,7 @@ class Taken final : public Reader {
   std::uint64_t yielded_ = 0;
 };
 
-/// Elements index, index + count, ...
+/// Elements index, index + count, ...; with a count of 1 all but the first `index` ones.
 class Sharded final : public Reader {
  public:
   Sharded(ReaderPtr from, std::uint64_t count, std::uint64_t index)
@@ -486,31 +486,6 @@ class Filtered final : public Reader {
  private:
   ReaderPtr from_;
   std::function<bool(const Any&)> accepts_;
-};
-
-/// All elements but the first ones.
-class Skipped final : public Reader {
- public:
-  Skipped(ReaderPtr from, std::uint64_t count)
-      : from_(std::move(from)), count_(count), left_(count) {}
-
-  std::optional<Item> next() override {
-    for (; left_ > 0; --left_) {
-      if (!from_->next()) return std::nullopt;
-    }
-    return from_->next();
-  }
-  std::optional<std::uint64_t> size() const override {
-    const auto all = from_->size();
-    if (!all || *all == endless) return all;
-    return *all - std::min(*all, count_);
-  }
-  Item at(std::uint64_t index) override { return from_->at(index + count_); }
-
- private:
-  ReaderPtr from_;
-  std::uint64_t count_;
-  std::uint64_t left_;
 };
 
 /// The elements of one data set, then those of another. Ids become combined_id(0 or 1, id).

@@ -11,7 +11,8 @@ using data::ShardPolicy;
 
 /// Under DATA and OFF the plan of one stream; under FILE each worker's stream is a file of the
 /// plan.
-std::optional<data::PlanOptions> plan_options(const Share& share, const OpenToCount& open) {
+std::optional<data::PlanOptions> plan_options(const Share& share,
+                                              const readers::Pipeline& dataset) {
   data::PlanOptions options = {.batch_size = share.batch_size,
                                .ranks = share.ranks,
                                .leaf = share.leaf,
@@ -20,7 +21,7 @@ std::optional<data::PlanOptions> plan_options(const Share& share, const OpenToCo
                                .rebatch = share.rebatch};
   const bool by_files = share.choice.policy == ShardPolicy::file;
   for (std::uint64_t worker = 0; worker < (by_files ? share.ranks : 1); ++worker) {
-    const auto examples = open({0, worker, by_files ? share.ranks : 1})->examples();
+    const auto examples = dataset.open_plain({0, worker, by_files ? share.ranks : 1})->examples();
     if (!examples || *examples == endless) return std::nullopt;
     options.records += *examples;
     if (by_files) options.file_records.push_back(*examples);
@@ -47,7 +48,7 @@ void require_cuttable(const Share& share) {
 
 /// Batches that are not read by position are cut as those of a plan are if they have its numbers
 /// of examples.
-void add_training_plan(Share& share, const OpenToCount& open) {
+void add_training_plan(Share& share, const readers::Pipeline& dataset) {
   if (share.plan) {
     share.training_plan = share.plan;
     return;
@@ -63,7 +64,7 @@ void add_training_plan(Share& share, const OpenToCount& open) {
         "use a data set of known size and batch it last, or `policy=data`"};
     return;
   }
-  const auto examples = open({})->examples_before_map();
+  const auto examples = dataset.open_plain({})->examples_before_map();
   const bool finite = examples && *examples != endless;
   if (!examples && !share.drop_remainder) {
     share.why_no_plan = {
@@ -81,8 +82,9 @@ void add_training_plan(Share& share, const OpenToCount& open) {
                                                 .drop_remainder = finite && share.drop_remainder});
 }
 
-Share decide(comm::Communicator& comm, const DatasetFacts& facts, const DistributeOptions& options,
-             const OpenToCount& open) {
+Share decide(comm::Communicator& comm, const readers::Pipeline& dataset,
+             const DistributeOptions& options) {
+  const DatasetFacts& facts = dataset.facts();
   Share share{.rebatch = options.rebatch,
               .leaf = options.leaf,
               .max_leaf = options.max_leaf,
@@ -92,13 +94,13 @@ Share decide(comm::Communicator& comm, const DatasetFacts& facts, const Distribu
               .drop_remainder = facts.drop_remainder};
   share.choice = data::choose_policy(options.policy, facts.files, share.ranks);
   require_cuttable(share);
-  if (const auto plan = plan_options(share, open)) {
+  if (const auto plan = plan_options(share, dataset)) {
     share.plan.emplace(*plan);
   } else {
-    share.endless_batches =
-        share.choice.policy == ShardPolicy::data && open({})->examples().value_or(0) == endless;
+    share.endless_batches = share.choice.policy == ShardPolicy::data &&
+                            dataset.open_plain({})->examples().value_or(0) == endless;
   }
-  add_training_plan(share, open);
+  add_training_plan(share, dataset);
   return share;
 }
 
@@ -142,10 +144,11 @@ std::optional<std::size_t> Share::fixed_rows() const {
   return each;
 }
 
-Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
-                     const DistributeOptions& options, const OpenToCount& open) {
+Share agree_on_share(comm::Communicator& comm, const readers::Pipeline& dataset,
+                     const DistributeOptions& options) {
+  const DatasetFacts& facts = dataset.facts();
   Share share;
-  comm::together(comm, [&] { share = decide(comm, facts, options, open); });
+  comm::together(comm, [&] { share = decide(comm, dataset, options); });
   comm::require_equal(
       comm, "the data set that is shared out",
       {{"data", facts.identity},

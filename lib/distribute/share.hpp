@@ -55,15 +55,12 @@ struct Share {
   bool some_empty() const;
 };
 
-/// Opens a pass to count its examples.
-using OpenToCount = readers::Pipeline::Open;
-
-/// Determines this rank's part of a data set.
+/// Determines this rank's part of a data set. Passes are opened to count their examples.
 ///
 /// Errors   throws comm::AgreedError (2): data or options that data::Plan or data::choose_policy
 ///          reject; `balanced` with DATA; ranks with different data or options.
 /// Ranks    collective.
-Share agree_on_share(comm::Communicator& comm, const DatasetFacts& facts,
-                     const DistributeOptions& options, const OpenToCount& open);
+Share agree_on_share(comm::Communicator& comm, const readers::Pipeline& dataset,
+                     const DistributeOptions& options);
 
 }  // namespace lockstep::pieces

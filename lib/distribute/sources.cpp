@@ -69,21 +69,6 @@ class Generated final : public Reader {
   bool ended_ = false;
 };
 
-class ListedFiles final : public IndexedReader {
- public:
-  ListedFiles(std::vector<NumberedFile> files, std::uint64_t epoch)
-      : files_(std::move(files)), epoch_(epoch) {}
-
-  std::optional<std::uint64_t> size() const override { return files_.size(); }
-  Item at(std::uint64_t index) override {
-    return {boxed(files_.at(index).path), files_.at(index).number, epoch_};
-  }
-
- private:
-  std::vector<NumberedFile> files_;
-  std::uint64_t epoch_;
-};
-
 /// How the targets of records become those of elements and of batches.
 struct Labels {
   static std::int32_t of_one(const data::Source&, std::uint64_t, std::int32_t label) {
@@ -280,13 +265,16 @@ Dataset<std::int64_t> range_dataset(std::int64_t count) {
 }
 
 Dataset<std::string> list_files(const std::string& pattern) {
-  auto paths = readers::regular_files(pattern);
-  DatasetFacts facts{.files = paths.size(), .identity = readers::identity_of(paths)};
+  const auto paths =
+      std::make_shared<const std::vector<std::string>>(readers::regular_files(pattern));
   return Dataset<std::string>(Pipeline(
-      [paths = std::move(paths)](const Pass& pass) {
-        return std::make_unique<ListedFiles>(readers::dealt_files(paths, pass), pass.epoch);
+      [paths](const Pass& pass) {
+        auto all = std::make_unique<Elements>(
+            paths->size(), [paths](std::uint64_t index) { return boxed((*paths)[index]); },
+            pass.epoch);
+        return std::make_unique<readers::Sharded>(std::move(all), pass.workers, pass.worker);
       },
-      facts));
+      {.files = paths->size(), .identity = readers::identity_of(*paths)}));
 }
 
 namespace {

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "lockstep/distribute/tensor_math.hpp"
+
 namespace lockstep {
 std::size_t elements_of(const Shape& shape) noexcept {
   std::size_t product = 1;
@@ -55,6 +57,25 @@ std::string to_text(const TensorSpec& spec) {
     return length ? std::to_string(*length) : "?";
   };
   return spec.type + " (" + joined(spec.shape, ", ", length_text) + ")";
+}
+
+std::size_t sharding::axis_from_0(std::ptrdiff_t axis, std::size_t axes) noexcept {
+  const auto count = static_cast<std::ptrdiff_t>(axes);
+  return static_cast<std::size_t>(axis < 0 && axis + count >= 0 ? axis + count : axis);
+}
+
+sharding::AxisView sharding::view_axis(const Shape& shape, std::size_t axis) {
+  if (axis >= shape.size()) {
+    throw ConfigError("shape " + to_text(shape) + " has no axis " +
+                          std::to_string(static_cast<std::ptrdiff_t>(axis)),
+                      "axes are counted from 0 for the first one, or from -1 for the last one");
+  }
+  AxisView view{.length = shape[axis]};
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i < axis) view.outer *= shape[i];
+    if (i > axis) view.inner *= shape[i];
+  }
+  return view;
 }
 
 }  // namespace lockstep

@@ -137,33 +137,6 @@ constexpr const char* type_name() noexcept {
   return "object";
 }
 
-}  // namespace lockstep
-
-namespace lockstep::sharding {
-
-/// Sum, difference and product; integers wrap around.
-template <Number T>
-T plus(T a, T b) noexcept {
-  if constexpr (std::is_floating_point_v<T>) return a + b;
-  return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
-
-template <Number T>
-T minus(T a, T b) noexcept {
-  if constexpr (std::is_floating_point_v<T>) return a - b;
-  return static_cast<T>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
-}
-
-template <Number T>
-T times(T a, T b) noexcept {
-  if constexpr (std::is_floating_point_v<T>) return a * b;
-  return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-}
-
-}  // namespace lockstep::sharding
-
-namespace lockstep {
-
 template <class T>
 struct IsTensor : std::false_type {};
 template <class T>
@@ -251,19 +224,23 @@ struct BatchOf<T> : BatchOf<decltype(std::declval<const T&>().fields())> {};
 template <class T>
 using Batched = typename BatchOf<T>::type;
 
+/// Is<T>; for a pair, tuple or map: true if it holds for each of its parts, at any depth.
+template <template <class> class Is, class T>
+struct EachPart : Is<T> {};
+template <template <class> class Is, class A, class B>
+struct EachPart<Is, std::pair<A, B>>
+    : std::bool_constant<EachPart<Is, A>::value && EachPart<Is, B>::value> {};
+template <template <class> class Is, class... Parts>
+struct EachPart<Is, std::tuple<Parts...>>
+    : std::bool_constant<(EachPart<Is, Parts>::value && ...)> {};
+template <template <class> class Is, class Part>
+struct EachPart<Is, std::map<std::string, Part>> : EachPart<Is, Part> {};
+
 /// Tensors, and pairs, tuples and maps of tensors, which can be cut by rows.
 template <class T>
-struct IsBatch : IsTensor<T> {};
-template <class A, class B>
-struct IsBatch<std::pair<A, B>> : std::bool_constant<IsBatch<A>::value && IsBatch<B>::value> {};
-template <class... Parts>
-struct IsBatch<std::tuple<Parts...>> : std::bool_constant<(IsBatch<Parts>::value && ...)> {};
-template <class Part>
-struct IsBatch<std::map<std::string, Part>> : IsBatch<Part> {};
-template <class... Values>
-struct IsBatch<std::variant<Tensor<Values>...>> : std::true_type {};
+struct IsBatchPart : std::bool_constant<IsTensor<T>::value || IsOneOfTensors<T>::value> {};
 template <class T>
-concept BatchLike = IsBatch<T>::value;
+concept BatchLike = EachPart<IsBatchPart, T>::value;
 
 namespace structure {
 

@@ -17,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/tensor.hpp"
+#include "lockstep/distribute/tensor_math.hpp"
 
 namespace lockstep {
 
@@ -26,26 +28,20 @@ namespace lockstep {
 enum class ReduceOp { sum, mean };
 
 namespace collective {
+using sharding::Wide;
 
-/// The accumulation type: double for floating point, else std::uint64_t, which wraps.
-template <Number T>
-using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
-
-/// Converts a tensor's shape and values to a string of bytes; and the inverse.
+/// A tensor's shape and values as a string of bytes; take_shape() reads the shape back.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
+template <Number T>
+std::string pack(const Tensor<T>& tensor) {
+  return pack(tensor.shape(), tensor.values().data(), tensor.values().size_bytes());
+}
 
-/// A tensor's shape seen from one axis: [outer, length, inner], row-major.
-struct AxisView {
-  std::size_t outer = 1;
-  std::size_t length = 0;
-  std::size_t inner = 1;
-};
-/// Throws ConfigError if `axis` is not below the number of axes.
-AxisView view_axis(const Shape& shape, std::size_t axis);
-
-/// `axis` of `axes`, counted from 0: negative ones are counted from the end, -1 is the last. One
-/// that does not exist is returned as it is, for the error of view_axis.
-std::size_t axis_from_0(std::ptrdiff_t axis, std::size_t axes) noexcept;
+/// The hash of a tensor's shape and bits, as hexadecimal text. Local.
+template <Number T>
+std::string bits_of(const Tensor<T>& tensor) {
+  return to_hex(hash_of(pack(tensor)));
+}
 
 /// Throws comm::AgreedError (2). Every rank must call it, with the same text.
 [[noreturn]] void refuse(const std::string& problem, const std::string& remedy);
@@ -66,12 +62,11 @@ concept Sendable = Number<T> || std::same_as<T, std::string>;
 template <Sendable T>
 std::vector<Tensor<T>> all_tensors(comm::Communicator& comm, const Tensor<T>& mine) {
   std::string packed;
-  const auto values = mine.values();
   if constexpr (Number<T>) {
-    packed = pack(mine.shape(), values.data(), values.size_bytes());
+    packed = pack(mine);
   } else {
     packed = pack(mine.shape(), nullptr, 0);
-    for (const T& text : values) packed += pack({text.size()}, text.data(), text.size());
+    for (const T& text : mine.values()) packed += pack({text.size()}, text.data(), text.size());
   }
   std::vector<Tensor<T>> all;
   for (const auto& theirs : comm::gather_text(comm, packed)) {
@@ -110,53 +105,6 @@ void require_alike(const std::vector<Tensor<T>>& all, std::optional<std::size_t>
   require_alike(shapes, axis);
 }
 
-/// The sums along `axis`, which is removed from the shape. Each sum is taken in the order of the
-/// indices.
-template <Number T>
-Tensor<Wide<T>> sum_along(const Tensor<T>& tensor, std::size_t axis) {
-  const auto [outer, length, inner] = view_axis(tensor.shape(), axis);
-  std::vector<Wide<T>> sums(outer * inner);
-  auto addend = tensor.values().begin();
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (std::size_t l = 0; l < length; ++l) {
-      for (std::size_t i = 0; i < inner; ++i) {
-        sums[o * inner + i] += static_cast<Wide<T>>(*addend++);
-      }
-    }
-  }
-  Shape shape = tensor.shape();
-  shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  return {std::move(shape), std::move(sums)};
-}
-
-/// The tensors concatenated along `axis`; at least one, of equal shapes on the other axes.
-template <class T>
-Tensor<T> concatenate(const std::vector<Tensor<T>>& parts, std::size_t axis) {
-  Shape shape = parts.front().shape();
-  shape[axis] = 0;
-  for (const auto& part : parts) shape[axis] += part.shape()[axis];
-  const auto [outer, length, inner] = view_axis(shape, axis);
-  std::vector<T> values;
-  values.reserve(elements_of(shape));
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (const auto& part : parts) {
-      const std::size_t count = part.shape()[axis] * inner;
-      const auto from = part.values().subspan(o * count, count);
-      values.insert(values.end(), from.begin(), from.end());
-    }
-  }
-  return {std::move(shape), std::move(values)};
-}
-
-/// Converts sums to T, divided by `divisor` if T is floating point.
-template <Number T>
-Tensor<T> narrowed(const Tensor<Wide<T>>& sums, double divisor) {
-  return sums.map([&](Wide<T> sum) {
-    if constexpr (std::is_floating_point_v<T>) return static_cast<T>(sum / divisor);
-    return static_cast<T>(sum);
-  });
-}
-
 /// The sum of tensors, at least one, in order. Collective, with the same tensors on all ranks.
 template <Number T>
 Tensor<T> add_up(std::vector<Tensor<T>> all) {
@@ -181,15 +129,15 @@ void require_divisible(ReduceOp op) {
 template <Number T>
 Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& mine,
                        std::ptrdiff_t wanted) {
-  const std::size_t axis = axis_from_0(wanted, mine.shape().size());
+  const std::size_t axis = sharding::axis_from_0(wanted, mine.shape().size());
   require_divisible<T>(op);
   Tensor<Wide<T>> sums;
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(comm.size()));
   comm::together(comm, [&] {
     if (wanted != 0 && mine.shape() == Tensor<T>().shape()) return;  // without examples
-    sums = sum_along(mine, axis);
+    sums = sharding::sum_along(mine, axis);
     if (mine.values().empty()) return;
-    counts[static_cast<std::size_t>(comm.rank())] = view_axis(mine.shape(), axis).length;
+    counts[static_cast<std::size_t>(comm.rank())] = sharding::view_axis(mine.shape(), axis).length;
   });
   comm.all_gather(std::span(counts));
   const std::uint64_t count = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
@@ -204,7 +152,8 @@ Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& m
   if (op == ReduceOp::mean && count == 0 && !total.values().empty()) {
     refuse("the mean of no values", "reduce a batch that holds an example");
   }
-  return narrowed<T>(total, op == ReduceOp::mean && count > 0 ? static_cast<double>(count) : 1);
+  return sharding::narrowed<T>(total,
+                               op == ReduceOp::mean && count > 0 ? static_cast<double>(count) : 1);
 }
 
 /// The element-wise reduction over all replicas. Collective.
@@ -229,9 +178,9 @@ template <Sendable T>
 Tensor<T> gather_along(comm::Communicator& comm, const Tensor<T>& mine, std::ptrdiff_t wanted) {
   auto all = all_tensors(comm, mine);
   drop_empty(all);
-  const std::size_t axis = axis_from_0(wanted, all.front().shape().size());
+  const std::size_t axis = sharding::axis_from_0(wanted, all.front().shape().size());
   require_alike(all, axis);
-  return concatenate(all, axis);
+  return sharding::concatenate(all, axis);
 }
 
 /// The shapes of a batch's parts, and the names of its maps; and a batch of 0 examples like it.
@@ -286,9 +235,6 @@ T unpack_structure(std::string_view& rest) {
   }
 }
 
-/// The hash of packed bytes, as hexadecimal text. Local.
-std::string bits_of(const std::string& packed);
-
 }  // namespace collective
 
 class Strategy;
@@ -330,31 +276,19 @@ class PerReplica {
 /// What reduce and gather take from each replica: a number, a tensor, a variant of tensors, or a
 /// pair, tuple or map of such values.
 template <class T>
-struct IsCombinable : std::bool_constant<Number<T> || OneOfTensors<T>> {};
+struct IsCombinablePart : std::bool_constant<Number<T> || OneOfTensors<T>> {};
 template <class T>
-struct IsCombinable<Tensor<T>> : std::bool_constant<collective::Sendable<T>> {};
-template <class A, class B>
-struct IsCombinable<std::pair<A, B>>
-    : std::bool_constant<IsCombinable<A>::value && IsCombinable<B>::value> {};
-template <class... Parts>
-struct IsCombinable<std::tuple<Parts...>>
-    : std::bool_constant<(IsCombinable<Parts>::value && ...)> {};
-template <class Part>
-struct IsCombinable<std::map<std::string, Part>> : IsCombinable<Part> {};
+struct IsCombinablePart<Tensor<T>> : std::bool_constant<collective::Sendable<T>> {};
+template <class T>
+using IsCombinable = EachPart<IsCombinablePart, T>;
 
 /// A per-replica value, or a structure of such values.
 template <class T>
-struct IsPerReplica : std::false_type {};
+struct IsPerReplicaPart : std::false_type {};
 template <class T>
-struct IsPerReplica<PerReplica<T>> : std::true_type {};
-template <class A, class B>
-struct IsPerReplica<std::pair<A, B>>
-    : std::bool_constant<IsPerReplica<A>::value && IsPerReplica<B>::value> {};
-template <class... Parts>
-struct IsPerReplica<std::tuple<Parts...>>
-    : std::bool_constant<(IsPerReplica<Parts>::value && ...)> {};
-template <class Part>
-struct IsPerReplica<std::map<std::string, Part>> : IsPerReplica<Part> {};
+struct IsPerReplicaPart<PerReplica<T>> : std::true_type {};
+template <class T>
+using IsPerReplica = EachPart<IsPerReplicaPart, T>;
 
 /// The types that a variable can hold: numbers and tensors of numbers.
 template <class T>
@@ -433,13 +367,13 @@ class Mirrored {
   }
 
   void require_same(const T& value, const char* what) const {
-    std::string packed;
+    std::string bits;
     if constexpr (Number<T>) {
-      packed = collective::pack({}, &value, sizeof(value));
+      bits = collective::bits_of(Tensor<T>(value));
     } else {
-      packed = collective::pack(value.shape(), value.values().data(), value.values().size_bytes());
+      bits = collective::bits_of(value);
     }
-    comm::require_equal(*comm_, what, {{"hash of its bits", collective::bits_of(packed)}},
+    comm::require_equal(*comm_, what, {{"hash of its bits", bits}},
                         "look for a replica that computed it alone, or for faulty memory",
                         ExitCode::invariant);
   }
@@ -473,7 +407,7 @@ class SyncOnRead {
     using Wide = collective::Wide<T>;
     const auto sum = collective::add_up(
         collective::all_tensors(*comm_, Tensor<Wide>(static_cast<Wide>(value_))));
-    return collective::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
+    return sharding::narrowed<T>(sum, op_ == ReduceOp::mean ? comm_->size() : 1).item();
   }
 
  private:

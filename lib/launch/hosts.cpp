@@ -72,12 +72,6 @@ std::vector<Option> options(const Words& command, Names names) {
   return found;
 }
 
-std::vector<Option> host_options(const Words& command) { return options(command, host_names); }
-
-std::vector<Option> file_options(const Words& command) { return options(command, file_names); }
-
-std::vector<Option> rank_options(const Words& command) { return options(command, rank_names); }
-
 Entry entry_of_list(const std::string& text) {
   Entry entry = {text, text.substr(0, text.find(':'))};
   if (const auto colon = text.find(':'); colon != std::string::npos) {
@@ -102,12 +96,12 @@ std::optional<Entry> entry_of_line(const std::string& line) {
 
 std::vector<Entry> entries_of(const Words& command) {
   std::vector<Entry> entries;
-  const auto lists = host_options(command);
+  const auto lists = options(command, host_names);
   for (const Option& list : lists) {
     for (const auto& text : split_list(list.value)) entries.push_back(entry_of_list(text));
   }
   if (!lists.empty()) return entries;
-  const auto files = file_options(command);
+  const auto files = options(command, file_names);
   if (files.size() != 1) return entries;
   std::ifstream file(files[0].value);
   for (std::string line; std::getline(file, line);) {
@@ -189,22 +183,23 @@ Words without_hosts(const Words& command, const Words& gone, const fs::path& hos
                [&](const Entry& entry) { return !contains(gone, entry.host); });
   if (left.size() == entries.size()) return command;
   Words rest = command;
-  if (const auto options = rank_options(command); !options.empty()) {  // a later one is a program's
-    const auto ranks = whole_number(options[0].value);
+  const auto given = options(command, rank_names);
+  if (!given.empty()) {  // a later one is a program's
+    const auto ranks = whole_number(given[0].value);
     const auto slots = slots_of(entries);
     if (ranks) {
-      rest[options[0].at + 1] = std::to_string(fewer_ranks(*ranks, slots, slots_of(left)));
+      rest[given[0].at + 1] = std::to_string(fewer_ranks(*ranks, slots, slots_of(left)));
     }
   }
-  const bool is_list = !host_options(command).empty();
+  const auto lists = options(command, host_names);
+  const bool is_list = !lists.empty();
   const std::string text = joined(left, is_list ? "," : "\n", &Entry::text);
   if (!is_list) {
     make_folder(hostfile.parent_path());
     write_file(hostfile, text + '\n');
-    rest[file_options(command)[0].at + 1] = hostfile.string();
+    rest[options(command, file_names)[0].at + 1] = hostfile.string();
     return rest;
   }
-  const auto lists = host_options(command);
   rest[lists[0].at + 1] = text;
   for (std::size_t i = lists.size() - 1; i > 0; --i) {  // their hosts are in the first one
     const auto at = rest.begin() + static_cast<std::ptrdiff_t>(lists[i].at);
@@ -214,7 +209,7 @@ Words without_hosts(const Words& command, const Words& gone, const fs::path& hos
 }
 
 std::string ranks_in(const Words& command) {
-  const auto found = rank_options(command);
+  const auto found = options(command, rank_names);
   return found.empty() ? "" : found[0].value;
 }
 

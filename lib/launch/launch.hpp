@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
+#include "lockstep/launch/messages.hpp"
 
 namespace lockstep {
 namespace comm {
@@ -106,31 +106,6 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body);
 /// Ranks    collective.
 [[noreturn]] void survive(comm::Communicator& comm, const RankBody& body,
                           const std::function<void(int code)>& on_end);
-
-enum class Level { warning, error };
-
-/// The exit code of `error`; internal (1) unless it is a lockstep::Error. Local.
-int exit_code(const std::exception& error) noexcept;
-
-/// The message of `error`. Local.
-std::string what_of(const std::exception& error);
-
-/// Prints what_of(error): a requested stop (ExitCode::stopped) as a warning, else an error. Local.
-void print(const std::exception& error);
-
-/// True if messages on stderr are in colour: on a terminal, unless the environment has NO_COLOR
-/// (no-color.org). Local.
-bool has_colours();
-
-/// Prints "PROGRAM: error: ..." to stderr, in one write; in colour if has_colours(). Local.
-void print_error(const std::string& text);
-
-/// The same with "warning". Local.
-void print_warning(const std::string& text);
-
-/// Makes print_error and print_warning call `printer` instead: the command renders options as flags
-/// and has its own logger. Call it in main(), before any rank runs.
-void set_message_printer(void (*printer)(Level level, const std::string& text)) noexcept;
 
 }  // namespace launching
 

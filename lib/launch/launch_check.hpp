@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/collectives/communicator.hpp"
-#include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/messages.hpp"
 
 namespace lockstep::launching {
 

@@ -54,15 +54,13 @@ enum class Use { none, some, unknown };
 /// Whether a process has the file open or mapped for writing. The kernel then denies a read lease:
 /// this takes all processes of the host into account, those of other containers included.
 Use use_of(const fs::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (file < 0) return Use::unknown;
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.is_open()) return Use::unknown;
   // If another process opens the file meanwhile; the default, SIGIO, would end this process.
-  ::fcntl(file, F_SETSIG, SIGURG);
-  const bool is_granted = ::fcntl(file, F_SETLEASE, F_RDLCK) == 0;
-  const int error = errno;
-  ::close(file);  // ends the lease
-  if (is_granted) return Use::none;
-  return error == EAGAIN ? Use::some : Use::unknown;
+  ::fcntl(file.number(), F_SETSIG, SIGURG);
+  // Closing the file ends the lease.
+  if (::fcntl(file.number(), F_SETLEASE, F_RDLCK) == 0) return Use::none;
+  return errno == EAGAIN ? Use::some : Use::unknown;
 }
 
 /// Removes the last part of "a.b.c" and returns it.

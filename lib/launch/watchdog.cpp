@@ -9,6 +9,7 @@
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
@@ -16,7 +17,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/mpi.hpp"
-#include "lockstep/launch/launch.hpp"
+#include "lockstep/launch/messages.hpp"
 
 namespace lockstep::launching {
 namespace {
@@ -243,30 +244,6 @@ std::uint64_t ranks_of_recovery(pid_t launcher) {
   return ranks == nullptr ? 0 : whole_number(ranks).value_or(0);
 }
 
-/// Tells how long one of the ranks that a launcher starts has been missing.
-class RankCount {
-  using Clock = std::chrono::steady_clock;
-
- public:
-  RankCount(pid_t launcher, std::uint64_t ranks) : launcher_(launcher), ranks_(ranks) {}
-
-  /// The time since no rank was missing, or began.
-  Clock::duration time_without_rank() {
-    const auto now = Clock::now();
-    const auto children = children_of(launcher_);  // and perhaps shells to other hosts
-    const std::size_t there = children ? children->size() : 0;
-    if (!children || there >= ranks_ || there > before_) complete_ = now;
-    before_ = there;
-    return now - complete_;
-  }
-
- private:
-  pid_t launcher_;
-  std::uint64_t ranks_;
-  std::size_t before_ = 0;
-  Clock::time_point complete_ = Clock::now();
-};
-
 }  // namespace
 
 StartLimit::StartLimit(int rank, double seconds, bool launched,
@@ -279,7 +256,8 @@ StartLimit::StartLimit(int rank, double seconds, bool launched,
   const auto end = Clock::now() + std::chrono::duration<double>(seconds) + later;
   const std::string name = "rank " + std::to_string(rank);
   thread_ = start_thread("that limits the time of the start", [=](const std::stop_token& stop) {
-    RankCount count(parent, ranks);
+    std::size_t there = 0;         // children of the launcher
+    auto complete = Clock::now();  // when no rank was missing, or one started
     while (sleep_unless_stopped(stop, interval)) {
       if (Clock::now() > end) {
         end_start(name + " waited for " + with_decimals(seconds, 0) +
@@ -288,7 +266,11 @@ StartLimit::StartLimit(int rank, double seconds, bool launched,
                   before_end);
       }
       end_without_launcher(parent, rank);
-      if (ranks > 0 && count.time_without_rank() > max_without_rank + later) {
+      if (ranks == 0) continue;
+      const auto children = children_of(parent);  // and perhaps shells to other hosts
+      const std::size_t before = std::exchange(there, children ? children->size() : 0);
+      if (!children || there >= ranks || there > before) complete = Clock::now();
+      if (Clock::now() - complete > max_without_rank + later) {
         end_start(name +
                       ": another rank of this host has ended in the start, which waits for it\n"
                       "  remedy: look at what that rank prints, and start the job again",

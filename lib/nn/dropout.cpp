@@ -6,14 +6,11 @@
 namespace lockstep::nn {
 namespace {
 
-std::uint32_t low(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
-std::uint32_t high(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
-
 /// One key per layer and step.
 Philox::Key key_of(const Draws& draws) {
-  const Philox::Block mixed =
-      Philox::at({low(draws.seed), high(draws.seed), low(draws.step), high(draws.step)},
-                 {low(draws.layer), 0x64726F70U});  // "drop"
+  const Philox::Block mixed = Philox::at(
+      {low_word(draws.seed), high_word(draws.seed), low_word(draws.step), high_word(draws.step)},
+      {low_word(draws.layer), 0x64726F70U});  // "drop"
   return {mixed[0], mixed[1]};
 }
 
@@ -52,7 +49,8 @@ class DropoutLayer final : public Layer<Real> {
       for (std::size_t e = 0; e < in.size(); ++e) {
         if (e % words.size() == 0) {
           const std::uint64_t group = e / words.size();
-          words = Philox::at({low(group), high(group), low(row), high(row)}, key);
+          words =
+              Philox::at({low_word(group), high_word(group), low_word(row), high_word(row)}, key);
         }
         const bool is_dropped = words[e % words.size()] < drop_threshold_ && !std::isnan(in[e]);
         out[e] = is_dropped ? Real{0} : in[e] * kept_;

@@ -14,10 +14,10 @@ struct Stream {
   /// The random words of group `index`, which is added to the 128-bit counter.
   Philox::Block group(std::uint64_t index) const noexcept {
     Philox::Block at = counter;
-    const std::uint64_t low = (std::uint64_t{at[1]} << 32 | at[0]) + index;
+    const std::uint64_t low = from_words(at[1], at[0]) + index;
     if (low < index && ++at[2] == 0) ++at[3];
-    at[0] = static_cast<std::uint32_t>(low);
-    at[1] = static_cast<std::uint32_t>(low >> 32);
+    at[0] = low_word(low);
+    at[1] = high_word(low);
     return Philox::at(at, key);
   }
 };
@@ -25,8 +25,7 @@ struct Stream {
 /// TensorFlow's scrambling of the seed, so that every bit of it has an effect.
 Stream scrambled(SeedPair seed) {
   const Philox::Block mix = Philox::at(
-      {static_cast<std::uint32_t>(seed.first), static_cast<std::uint32_t>(seed.first >> 32),
-       static_cast<std::uint32_t>(seed.second), static_cast<std::uint32_t>(seed.second >> 32)},
+      {low_word(seed.first), high_word(seed.first), low_word(seed.second), high_word(seed.second)},
       {0x3EC8F720U, 0x02461E29U});
   return {{mix[0], mix[1]}, {0, 0, mix[2], mix[3]}};
 }

@@ -147,6 +147,11 @@ struct GradientSlice {
     if (first == last) return;
     sum(Range{first - t.offset, last - t.offset}, gradients.subspan(first, last - first));
   }
+
+  /// Sets the part of `tensor` in the slice to 0.
+  void clear(std::size_t tensor) const {
+    with(tensor, [](Range, std::span<Real> part) { std::fill(part.begin(), part.end(), Real{0}); });
+  }
 };
 
 /// One layer of a network. It owns no weights: they are in the parameter block of each pass.

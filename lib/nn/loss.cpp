@@ -11,11 +11,12 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <typeinfo>
+#include <variant>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/numerics/leaf_tree.hpp"
 
 namespace lockstep::nn {
@@ -250,43 +251,29 @@ void softmax_cross_entropy(Matrix<const Real> z, std::span<const std::int32_t> l
 }
 
 template <class Real>
-void MeanSquaredError<Real>::run(Matrix<const Real> z, const Targets& targets,
-                                 std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_formula(TargetKind::label, SquaredTerm(), z, targets, results, dz);
-}
-
-template <class Real>
-void RegressionLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
-                               std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_formula(TargetKind::values, SquaredTerm(), z, targets, results, dz);
-}
-
-template <class Real>
-void AbsoluteError<Real>::run(Matrix<const Real> z, const Targets& targets,
-                              std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_formula(TargetKind::values, AbsoluteTerm(), z, targets, results, dz);
-}
-
-template <class Real>
-void BinaryCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& targets,
-                                   std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_formula(TargetKind::flags, BinaryTerm(), z, targets, results, dz);
+void FormulaLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
+                            std::span<ExampleResult> results, Matrix<Real> dz) const {
+  std::visit(
+      [&](const auto& function) {
+        if constexpr (std::is_same_v<decltype(function), const CrossEntropy<Real>&>) {
+          run_formula(function, z, targets, results, dz);
+        } else {
+          run_formula(formula_.target, function, z, targets, results, dz);
+        }
+      },
+      formula_.function);
 }
 
 std::string huber_loss(double delta) { return huber_mark + shortest(delta); }
 
 template <class Real>
 HuberLoss<Real>::HuberLoss(double delta)
-    : name_(huber_loss(delta)), delta_(static_cast<Real>(delta)) {
-  if (delta_ > 0 && std::isfinite(delta_)) return;
+    : FormulaLoss<Real>(huber_loss(delta),
+                        {TargetKind::values, HuberTerm<Real>{static_cast<Real>(delta)}}) {
+  const auto rounded = static_cast<Real>(delta);
+  if (rounded > 0 && std::isfinite(rounded)) return;
   throw ConfigError("`huber_delta=" + shortest(delta) + "`: not a finite number above 0",
                     "give one, such as 1");
-}
-
-template <class Real>
-void HuberLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
-                          std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_formula(TargetKind::values, HuberTerm<Real>{delta_}, z, targets, results, dz);
 }
 
 std::string smoothed_loss(double smoothing) {
@@ -295,16 +282,11 @@ std::string smoothed_loss(double smoothing) {
 
 template <class Real>
 SmoothedCrossEntropy<Real>::SmoothedCrossEntropy(double smoothing)
-    : name_(smoothed_loss(smoothing)), smoothing_(static_cast<Real>(smoothing)) {
+    : FormulaLoss<Real>(smoothed_loss(smoothing),
+                        {TargetKind::label, CrossEntropy<Real>{static_cast<Real>(smoothing)}}) {
   if (smoothing > 0 && smoothing < 1) return;
   throw ConfigError("`label_smoothing=" + shortest(smoothing) + "`: outside (0, 1)",
                     "give more than 0 and less than 1");
-}
-
-template <class Real>
-void SmoothedCrossEntropy<Real>::run(Matrix<const Real> z, const Targets& targets,
-                                     std::span<ExampleResult> results, Matrix<Real> dz) const {
-  run_formula(CrossEntropy<Real>{smoothing_}, z, targets, results, dz);
 }
 
 namespace {
@@ -360,19 +342,9 @@ const Loss<Real>* built_in_loss(std::string_view name) {
 }
 
 std::optional<LossFormula<float>> formula_of(const Loss<float>& loss) {
-  const std::string_view name = loss.name();  // of a built-in loss only: require_own_name()
-  const auto formula = [&](auto function) { return LossFormula<float>{loss.target(), function}; };
-  if (name == default_loss) return formula(CrossEntropy<float>{});
-  if (name == squared_error || name == regression_loss) return formula(SquaredTerm());
-  if (name == absolute_error) return formula(AbsoluteTerm());
-  if (name == binary_cross_entropy) return formula(BinaryTerm());
-  if (const auto smoothing = smoothing_in(name)) {
-    return formula(CrossEntropy<float>{static_cast<float>(*smoothing)});
-  }
-  if (const auto delta = delta_in(name)) {
-    return formula(HuberTerm<float>{static_cast<float>(*delta)});
-  }
-  return std::nullopt;
+  const auto* const built_in = dynamic_cast<const FormulaLoss<float>*>(&loss);
+  if (built_in == nullptr) return std::nullopt;
+  return built_in->formula();
 }
 
 template <class Real>
@@ -414,11 +386,8 @@ Tally sum_over_leaves(std::span<const ExampleResult> results, std::size_t leaf) 
   template void probabilities(std::span<const Real>, std::span<Real>) noexcept;          \
   template void softmax_cross_entropy(Matrix<const Real>, std::span<const std::int32_t>, \
                                       std::span<ExampleResult>, Matrix<Real>);           \
+  template class FormulaLoss<Real>;                                                      \
   template class SmoothedCrossEntropy<Real>;                                             \
-  template class MeanSquaredError<Real>;                                                 \
-  template class RegressionLoss<Real>;                                                   \
-  template class AbsoluteError<Real>;                                                    \
-  template class BinaryCrossEntropy<Real>;                                               \
   template class HuberLoss<Real>;                                                        \
   template void require_own_name(const Loss<Real>&);                                     \
   template const Loss<Real>* built_in_loss(std::string_view);

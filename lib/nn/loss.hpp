@@ -3,10 +3,13 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "lockstep/nn/loss_formula.hpp"
 #include "lockstep/numerics/matrix.hpp"
 
 namespace lockstep::nn {
@@ -27,13 +30,6 @@ struct ExampleResult {
   double weight = 1;
 };
 
-/// What a loss compares the outputs of an example with.
-enum class TargetKind : std::uint8_t {
-  label,   ///< classification: the index of a class
-  values,  ///< regression: a number for each output
-  flags,   ///< several labels: for each output 1 if the example has its label, else 0
-};
-
 /// The targets of some examples, of either kind.
 struct Targets {
   Targets() = default;
@@ -47,9 +43,9 @@ struct Targets {
 
   std::span<const std::int32_t> labels = {};
   std::span<const float> values = {};  ///< [B, Loss::target_width()] row-major
-  /// [B], factors of the losses of examples, finite and at least 0; empty: each is 1. Beside what
-  /// is compared with, so Loss::run() does not read them. An example of weight 0 adds 0 to losses
-  /// and gradients, even if its own loss is not finite; its layers' outputs must be finite.
+  /// [B], factors of the losses of examples, finite and at least 0; empty: each is 1. Loss::run()
+  /// does not read them: its caller multiplies. An example of weight 0 adds 0 to losses and
+  /// gradients, even if its own loss is not finite; its layers' outputs must be finite.
   std::span<const float> weights = {};
 };
 
@@ -67,7 +63,7 @@ template <class Real>
 void probabilities(std::span<const Real> logits, std::span<Real> softmax) noexcept;
 
 /// log(sum(exp(z))) without overflow, by the same operations; the logarithm of softmax(z)[i] is
-/// z[i] less this.  [C], at least 1. Local.
+/// z[i] minus this.  [C], at least 1. Local.
 template <class Real>
 Real log_sum_exp(std::span<const Real> logits) noexcept;
 
@@ -145,36 +141,46 @@ class Loss {
                    Matrix<Real> dz) const = 0;
 };
 
+/// Internal: base of the built-in losses, whose formulas are the same on the processor and on
+/// devices. Custom losses derive from Loss.
+template <class Real>
+class FormulaLoss : public Loss<Real> {
+ public:
+  const char* name() const noexcept final { return name_.c_str(); }
+  TargetKind target() const noexcept final { return formula_.target; }
+  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
+           Matrix<Real> dz) const final;
+
+  const LossFormula<Real>& formula() const noexcept { return formula_; }
+
+ protected:
+  FormulaLoss(std::string name, const LossFormula<Real>& formula)
+      : name_(std::move(name)), formula_(formula) {}
+
+ private:
+  std::string name_;
+  LossFormula<Real> formula_;
+};
+
 /// The name of the default loss of networks.
 inline constexpr const char* default_loss = "softmax cross-entropy";
 
 /// softmax_cross_entropy(), the default.
 template <class Real>
-class SoftmaxCrossEntropy final : public Loss<Real> {
+class SoftmaxCrossEntropy final : public FormulaLoss<Real> {
  public:
-  const char* name() const noexcept override { return default_loss; }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override {
-    softmax_cross_entropy(z, targets.labels, results, dz);
-  }
+  SoftmaxCrossEntropy()
+      : FormulaLoss<Real>(default_loss, {TargetKind::label, CrossEntropy<Real>{}}) {}
 };
 
 /// Cross-entropy with the target (1 - smoothing) onehot(label) + smoothing / C in place of
 /// onehot(label); the sum over the classes is in their order, every operation rounded.
 /// Source   Szegedy et al. 2016, arXiv:1512.00567, section 7, in PyTorch's form.
 template <class Real>
-class SmoothedCrossEntropy final : public Loss<Real> {
+class SmoothedCrossEntropy final : public FormulaLoss<Real> {
  public:
   /// `smoothing` in (0, 1). Throws ConfigError.
   explicit SmoothedCrossEntropy(double smoothing);
-
-  const char* name() const noexcept override { return name_.c_str(); }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override;
-
- private:
-  std::string name_;
-  Real smoothing_;
 };
 
 /// The name of SmoothedCrossEntropy(smoothing): "softmax cross-entropy, smoothing 0.1".
@@ -186,11 +192,9 @@ inline constexpr const char* squared_error = "mean squared error";
 /// sum((z - onehot(label))^2) / C, in the order of the classes, every operation rounded; the
 /// greatest output is the prediction.
 template <class Real>
-class MeanSquaredError final : public Loss<Real> {
+class MeanSquaredError final : public FormulaLoss<Real> {
  public:
-  const char* name() const noexcept override { return squared_error; }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override;
+  MeanSquaredError() : FormulaLoss<Real>(squared_error, {TargetKind::label, SquaredTerm{}}) {}
 };
 
 /// The name of the default loss of regression.
@@ -198,12 +202,9 @@ inline constexpr const char* regression_loss = "mean squared error of values";
 
 /// sum((z - values)^2) / C, in the order of the outputs, every operation rounded.
 template <class Real>
-class RegressionLoss final : public Loss<Real> {
+class RegressionLoss final : public FormulaLoss<Real> {
  public:
-  const char* name() const noexcept override { return regression_loss; }
-  TargetKind target() const noexcept override { return TargetKind::values; }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override;
+  RegressionLoss() : FormulaLoss<Real>(regression_loss, {TargetKind::values, SquaredTerm{}}) {}
 };
 
 /// The name of AbsoluteError.
@@ -212,31 +213,19 @@ inline constexpr const char* absolute_error = "mean absolute error of values";
 /// sum(|z - values|) / C, in the order of the outputs, every operation rounded; the derivative of
 /// |0| is 0.
 template <class Real>
-class AbsoluteError final : public Loss<Real> {
+class AbsoluteError final : public FormulaLoss<Real> {
  public:
-  const char* name() const noexcept override { return absolute_error; }
-  TargetKind target() const noexcept override { return TargetKind::values; }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override;
+  AbsoluteError() : FormulaLoss<Real>(absolute_error, {TargetKind::values, AbsoluteTerm{}}) {}
 };
 
 /// sum(h(z - values)) / C, with h(d) = d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); in
 /// the order of the outputs, every operation rounded.
 /// Source   Huber 1964, "Robust estimation of a location parameter", in PyTorch's form.
 template <class Real>
-class HuberLoss final : public Loss<Real> {
+class HuberLoss final : public FormulaLoss<Real> {
  public:
   /// `delta` above 0. Throws ConfigError.
   explicit HuberLoss(double delta);
-
-  const char* name() const noexcept override { return name_.c_str(); }
-  TargetKind target() const noexcept override { return TargetKind::values; }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override;
-
- private:
-  std::string name_;
-  Real delta_;
 };
 
 /// The name of HuberLoss(delta): "huber loss of values, delta 1.0".
@@ -251,18 +240,19 @@ inline constexpr const char* binary_cross_entropy = "binary cross-entropy";
 ///
 /// Source   Goodfellow et al. 2016, "Deep Learning", 6.2.2.2, in PyTorch's form.
 template <class Real>
-class BinaryCrossEntropy final : public Loss<Real> {
+class BinaryCrossEntropy final : public FormulaLoss<Real> {
  public:
-  const char* name() const noexcept override { return binary_cross_entropy; }
-  TargetKind target() const noexcept override { return TargetKind::flags; }
-  void run(Matrix<const Real> z, const Targets& targets, std::span<ExampleResult> results,
-           Matrix<Real> dz) const override;
+  BinaryCrossEntropy()
+      : FormulaLoss<Real>(binary_cross_entropy, {TargetKind::flags, BinaryTerm{}}) {}
 };
 
 /// Returns the built-in loss of that name, with static lifetime; null: none. Any thread may call
 /// it.
 template <class Real>
 const Loss<Real>* built_in_loss(std::string_view name);
+
+/// The formula of `loss`; empty for a custom one. Local.
+std::optional<LossFormula<float>> formula_of(const Loss<float>& loss);
 
 /// Throws ConfigError for a custom loss with the name of a built-in one, or one not in UTF-8.
 template <class Real>

@@ -1,5 +1,5 @@
-// The formulas of the built-in losses, once for the processor (loss.cpp) and for devices
-// (cuda/device_loss.cu). The losses themselves, with their sources, are in loss.hpp.
+// The formulas of the built-in losses, once for the processor and for devices. The losses
+// themselves, with their sources, are in loss.hpp.
 //
 // In float every operation is fixed. Functions are constexpr so that device code can call them, as
 // those of strict_math.hpp.
@@ -7,14 +7,21 @@
 
 #include <cmath>
 #include <cstddef>
-#include <optional>
+#include <cstdint>
 #include <variant>
 
-#include "lockstep/nn/loss.hpp"
 #include "lockstep/numerics/strict_math.hpp"
 
 namespace lockstep::nn {
 
+/// What a loss compares the outputs of an example with.
+enum class TargetKind : std::uint8_t {
+  label,   ///< classification: the index of a class
+  values,  ///< regression: a number for each output
+  flags,   ///< several labels: for each output 1 if the example has its label, else 0
+};
+
+/// exp and log; in float by fixed operations.
 constexpr float exponential(float x) noexcept { return strict_exp(x); }
 constexpr float logarithm(float x) noexcept { return strict_log(x); }
 inline double exponential(double x) noexcept { return std::exp(x); }
@@ -126,8 +133,5 @@ struct LossFormula {
   std::variant<CrossEntropy<Real>, SquaredTerm, AbsoluteTerm, HuberTerm<Real>, BinaryTerm>
       function = {};
 };
-
-/// The formula of `loss`; empty for a custom one. Local.
-std::optional<LossFormula<float>> formula_of(const Loss<float>& loss);
 
 }  // namespace lockstep::nn

@@ -24,7 +24,7 @@ class AddLayer final : public Layer<Real> {
         return static_cast<void>(std::copy(from.begin(), from.end(), to.begin()));
       for (std::size_t i = 0; i < to.size(); ++i) {
         const Real sum = to[i] + from[i];
-        to[i] = is_relu && sum < 0 ? Real{0} : sum;
+        to[i] = is_relu ? relu(sum) : sum;
       }
     });
   }

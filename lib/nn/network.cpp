@@ -258,10 +258,7 @@ void Network<Real>::weight_gradients(Range rows, std::size_t leaf, Range slice,
     if (slice.end <= tensors[layers_[i].tensor].offset) continue;
     if (slice.begin >= last.offset + last.stored) continue;
     if (!layers_[i].trained) {
-      for (std::size_t k = 0; k < layers_[i].tensors; ++k) {
-        out.with(layers_[i].tensor + k,
-                 [](Range, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
-      }
+      for (std::size_t k = 0; k < layers_[i].tensors; ++k) out.clear(layers_[i].tensor + k);
       continue;
     }
     layers_[i].layer->weight_gradients(pass(i, rows), activation(layers_[i].inputs[0].value, rows),

@@ -84,7 +84,7 @@ class BatchNormLayer final : public Layer<Real> {
         out[c] = (in[c] - mean_[c]) * scale_[c] * gains[c] + biases[c];
       }
       if (activation_ != Activation::relu) continue;
-      for (std::size_t c = 0; c < channels_; ++c) out[c] = out[c] < 0 ? Real{0} : out[c];
+      for (std::size_t c = 0; c < channels_; ++c) out[c] = relu(out[c]);
     }
   }
 
@@ -126,8 +126,7 @@ class BatchNormLayer final : public Layer<Real> {
                               }
                             });
     for (const std::size_t tensor : {running_mean, running_variance}) {
-      out.with(pass.tensor + tensor,
-               [](Range, std::span<Real> none) { std::fill(none.begin(), none.end(), Real{0}); });
+      out.clear(pass.tensor + tensor);
     }
   }
 

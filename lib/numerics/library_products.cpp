@@ -101,7 +101,7 @@ class LibraryProducts final : public Products<Real> {
     }
     gemm(Form::plain, x, Form::plain, matrix(w), Output::accumulate, y);
     if (activation == Activation::relu) {
-      for (Real& value : y.flat()) value = value < 0 ? 0 : value;  // keeps NaN
+      for (Real& value : y.flat()) value = relu(value);
     }
   }
 

@@ -3,6 +3,7 @@
 // B rows of the batch, I inputs, O outputs of the layer, L examples in a leaf.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -15,6 +16,12 @@
 namespace lockstep {
 /// The function applied to every output: z itself, or max(z, 0).
 enum class Activation { identity, relu };
+
+/// max(z, 0); NaN and -0 are kept.
+template <std::floating_point Real>
+constexpr Real relu(Real z) noexcept {
+  return z < 0 ? Real{0} : z;
+}
 
 /// Multiplies dx by the derivative of `below`, the activation that computed x.
 template <class Real>

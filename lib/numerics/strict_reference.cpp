@@ -72,9 +72,10 @@ struct Bf16Chain {
 };
 
 template <template <std::size_t> class Chain>
-LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeights& w,
+LOCKSTEP_LOOPS void forward_loops(Matrix<const float> x, PanelWeights w,
                                   std::span<const float> bias, Activation activation,
-                                  const Matrix<float>& y, Range all, Output output) {
+                                  Matrix<float> y, Range all, Output output, Zeros,
+                                  std::span<float>) {
   for (std::size_t i = 0; i < y.rows; ++i) {
     for (std::size_t j = all.begin; j < std::min(all.end, y.cols); j += panel_unit) {
       const std::size_t columns = std::min(panel_unit, y.cols - j);
@@ -95,9 +96,9 @@ LOCKSTEP_LOOPS void forward_loops(const Matrix<const float>& x, const PanelWeigh
 }
 
 template <template <std::size_t> class Chain>
-LOCKSTEP_LOOPS void input_loops(const Matrix<const float>& dz, const PanelWeights& w,
-                                const Matrix<const float>& x, Activation below,
-                                const Matrix<float>& dx, Range inputs, Output output) {
+LOCKSTEP_LOOPS void input_loops(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
+                                Activation below, Matrix<float> dx, Range inputs, Output output,
+                                std::span<float>) {
   for (std::size_t i = 0; i < dx.rows; ++i) {
     for (std::size_t k = inputs.begin; k < std::min(inputs.end, dx.cols); ++k) {
       Chain<1> chain;
@@ -153,8 +154,8 @@ LOCKSTEP_LOOPS Unit tree_sums(const Matrix<const float>& x, const Matrix<const f
 }
 
 template <template <std::size_t> class Chain>
-LOCKSTEP_LOOPS void weights_loops(const Matrix<const float>& x, const Matrix<const float>& dz,
-                                  std::size_t leaf, Range slice, std::span<float> dw) {
+LOCKSTEP_LOOPS void weights_loops(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
+                                  Range slice, std::span<float> dw, Zeros, std::span<float>) {
   const Panels layout{x.cols, dz.cols};
   for (std::size_t at = slice.begin; at < slice.end; at += panel_unit) {
     const PanelBlock block = layout.block_at(at, at + panel_unit);
@@ -163,7 +164,7 @@ LOCKSTEP_LOOPS void weights_loops(const Matrix<const float>& x, const Matrix<con
   }
 }
 
-LOCKSTEP_LOOPS void bias_loops(const Matrix<const float>& dz, std::size_t leaf, Range slice,
+LOCKSTEP_LOOPS void bias_loops(Matrix<const float> dz, std::size_t leaf, Range slice,
                                std::span<float> db) {
   for (std::size_t j = slice.begin; j < slice.end; j += panel_unit) {
     const Unit root = tree_sums<Float32Chain>({}, dz, leaf, 0, j);
@@ -180,45 +181,34 @@ bool round_loop(std::span<const float> values, std::span<float> rounded) {
   return finite;
 }
 
-/// The loops as separate functions with the signatures of StrictProducts.
+/// The loops as they are.
 template <template <std::size_t> class Chain>
 struct Plain {
-  static void forward(Matrix<const float> x, PanelWeights w, std::span<const float> bias,
-                      Activation activation, Matrix<float> y, Range columns, Output output, Zeros,
-                      std::span<float>) {
-    forward_loops<Chain>(x, w, bias, activation, y, columns, output);
-  }
-  static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x, Activation below,
-                    Matrix<float> dx, Range inputs, Output output, std::span<float>) {
-    input_loops<Chain>(dz, w, x, below, dx, inputs, output);
-  }
-  static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf, Range slice,
-                      std::span<float> dw, Zeros, std::span<float>) {
-    weights_loops<Chain>(x, dz, leaf, slice, dw);
-  }
-  static void bias(Matrix<const float> dz, std::size_t leaf, Range slice, std::span<float> db) {
-    bias_loops(dz, leaf, slice, db);
-  }
+  static constexpr auto* forward = forward_loops<Chain>;
+  static constexpr auto* input = input_loops<Chain>;
+  static constexpr auto* weights = weights_loops<Chain>;
+  static constexpr auto* bias = bias_loops;
 };
 
 #if LOCKSTEP_FMA_ON_REQUEST
-/// The same, with the FMA instruction.
+/// Copies of the loops with the FMA instruction, into which they are inlined.
 template <template <std::size_t> class Chain>
 struct Fused {
   LOCKSTEP_FMA static void forward(Matrix<const float> x, PanelWeights w,
                                    std::span<const float> bias, Activation activation,
-                                   Matrix<float> y, Range columns, Output output, Zeros,
-                                   std::span<float>) {
-    forward_loops<Chain>(x, w, bias, activation, y, columns, output);
+                                   Matrix<float> y, Range columns, Output output, Zeros zeros,
+                                   std::span<float> scratch) {
+    forward_loops<Chain>(x, w, bias, activation, y, columns, output, zeros, scratch);
   }
   LOCKSTEP_FMA static void input(Matrix<const float> dz, PanelWeights w, Matrix<const float> x,
                                  Activation below, Matrix<float> dx, Range inputs, Output output,
-                                 std::span<float>) {
-    input_loops<Chain>(dz, w, x, below, dx, inputs, output);
+                                 std::span<float> scratch) {
+    input_loops<Chain>(dz, w, x, below, dx, inputs, output, scratch);
   }
   LOCKSTEP_FMA static void weights(Matrix<const float> x, Matrix<const float> dz, std::size_t leaf,
-                                   Range slice, std::span<float> dw, Zeros, std::span<float>) {
-    weights_loops<Chain>(x, dz, leaf, slice, dw);
+                                   Range slice, std::span<float> dw, Zeros zeros,
+                                   std::span<float> scratch) {
+    weights_loops<Chain>(x, dz, leaf, slice, dw, zeros, scratch);
   }
   LOCKSTEP_FMA static void bias(Matrix<const float> dz, std::size_t leaf, Range slice,
                                 std::span<float> db) {

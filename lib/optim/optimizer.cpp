@@ -52,7 +52,7 @@ HWY_INLINE V flush_small_to_zero(D d, V value, float limit) {
 /// The mean gradients from i on, before they are clipped.
 template <class D>
 HWY_INLINE hn::Vec<D> mean_at(D d, const PassFactors& f, const Spans& s, std::size_t i) {
-  const auto mean = hn::Mul(hn::LoadU(d, s.gradient_sums + i), hn::Set(d, f.adam.inverse_weight));
+  const auto mean = hn::Mul(hn::LoadU(d, s.gradient_sums + i), hn::Set(d, f.inverse_weight));
   return flush_small_to_zero(d, mean, min_gradient);
 }
 
@@ -74,23 +74,23 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V update_moments(D d, const PassFactors& f, const Spans& s, std::size_t i, V g,
                             V& first) {
   const auto constant = [d](float value) { return hn::Set(d, value); };
-  const auto m = hn::Add(hn::Mul(constant(f.adam.beta1), hn::LoadU(d, s.first + i)),
-                         hn::Mul(constant(f.adam.rest1), g));
-  const auto v = hn::Add(hn::Mul(constant(f.adam.beta2), hn::LoadU(d, s.second + i)),
-                         hn::Mul(constant(f.adam.rest2), hn::Mul(g, g)));
+  const auto m =
+      hn::Add(hn::Mul(constant(f.beta1), hn::LoadU(d, s.first + i)), hn::Mul(constant(f.rest1), g));
+  const auto v = hn::Add(hn::Mul(constant(f.beta2), hn::LoadU(d, s.second + i)),
+                         hn::Mul(constant(f.rest2), hn::Mul(g, g)));
   const auto kept_v = flush_small_to_zero(d, v, min_second_moment);
   first = flush_small_to_zero(d, m, min_first_moment);
   hn::StoreU(first, d, s.first + i);
   hn::StoreU(kept_v, d, s.second + i);
-  return hn::Mul(kept_v, constant(f.adam.inverse_correction2));
+  return hn::Mul(kept_v, constant(f.inverse_correction2));
 }
 
 /// lamb's r.
 template <class D>
 HWY_INLINE hn::Vec<D> direction_at(D d, const PassFactors& f, const Spans& s, std::size_t i) {
   const auto m = hn::Mul(hn::LoadU(d, s.first + i), hn::Set(d, f.inverse_correction1));
-  const auto v = hn::Mul(hn::LoadU(d, s.second + i), hn::Set(d, f.adam.inverse_correction2));
-  const auto r = hn::Div(m, hn::Add(hn::Sqrt(v), hn::Set(d, f.adam.epsilon)));
+  const auto v = hn::Mul(hn::LoadU(d, s.second + i), hn::Set(d, f.inverse_correction2));
+  const auto r = hn::Div(m, hn::Add(hn::Sqrt(v), hn::Set(d, f.epsilon)));
   return decayed(d, f, r, hn::LoadU(d, s.values + i));
 }
 
@@ -153,8 +153,8 @@ HWY_INLINE hn::Vec<D> update_at(D d, const PassFactors& f, const Spans& s, std::
         return add_zero_times(d, w, zeros);
       } else {
         if constexpr (pass == Pass::adamw) w = hn::Mul(w, constant(f.kept));
-        const auto step = hn::Div(hn::Mul(m, constant(f.adam.corrected_rate)),
-                                  hn::Add(hn::Sqrt(corrected_v), constant(f.adam.epsilon)));
+        const auto step = hn::Div(hn::Mul(m, constant(f.corrected_rate)),
+                                  hn::Add(hn::Sqrt(corrected_v), constant(f.epsilon)));
         return store_weights(d, hn::Sub(w, step), zeros, s, i);
       }
     }
@@ -413,18 +413,6 @@ std::vector<std::string> moment_names(const OptimizerOptions& options) {
   return {"momentum"};
 }
 
-AdamFactors adam_factors(const OptimizerOptions& options, double rate,
-                         const OptimizerScalars& state, double weight) {
-  return {.inverse_weight = static_cast<float>(1 / weight),
-          .beta1 = static_cast<float>(options.beta1),
-          .rest1 = static_cast<float>(1 - options.beta1),
-          .beta2 = static_cast<float>(options.beta2),
-          .rest2 = static_cast<float>(1 - options.beta2),
-          .corrected_rate = static_cast<float>(rate / (1 - state.beta1_power)),
-          .inverse_correction2 = static_cast<float>(1 / (1 - state.beta2_power)),
-          .epsilon = static_cast<float>(options.epsilon)};
-}
-
 bool is_finite(std::span<const float> gradient_sums, double weight) {
   const auto inverse_weight = static_cast<float>(1 / weight);
   bool all = true;
@@ -435,17 +423,33 @@ bool is_finite(std::span<const float> gradient_sums, double weight) {
   return all;
 }
 
+OptimizerState::OptimizerState(const OptimizerOptions& options,
+                               const std::vector<UpdatedTensor>& tensors)
+    : update_passes_(std::make_unique<UpdatePasses>(options, tensors)) {}
+
+OptimizerState::~OptimizerState() = default;
+
+const OptimizerScalars& OptimizerState::scalars() const noexcept {
+  return update_passes_->scalars();
+}
+
+void OptimizerState::set_scalars(const OptimizerScalars& scalars) noexcept {
+  update_passes_->set_scalars(scalars);
+}
+
+std::optional<double> OptimizerState::gradient_norm() const noexcept {
+  return update_passes_->gradient_norm();
+}
+
 Optimizer::Optimizer(std::size_t weights, const OptimizerOptions& options,
                      const std::vector<UpdatedTensor>& tensors)
-    : weights_(weights), passes_(std::make_unique<UpdatePasses>(options, tensors)) {
+    : OptimizerState(options, tensors), weights_(weights) {
   const std::size_t moments = moment_names(options).size();
   if (moments > 0) first_ = AlignedBuffer<float>(weights);
   if (moments > 1) second_ = AlignedBuffer<float>(weights);
   for (const UpdatedTensor& tensor : tensors) ends_.push_back(tensor.range.end);
   std::sort(ends_.begin(), ends_.end());
 }
-
-Optimizer::~Optimizer() = default;
 
 bool Optimizer::update(std::span<float> values, std::span<const GradientSums> gradients,
                        double weight, std::uint64_t step, const RankSums& sums) {
@@ -459,14 +463,8 @@ bool Optimizer::update(std::span<float> values, std::span<const GradientSums> gr
     throw std::invalid_argument("Optimizer::update: ranges of another length, or no weight");
   }
   ProcessorKernels kernels(values, gradients, first_.data(), second_.data(), ends_);
-  return passes_->update(kernels, weights_, weight, step, sums);
+  return update_passes_->update(kernels, weights_, weight, step, sums);
 }
-
-std::optional<double> Optimizer::gradient_norm() const noexcept { return passes_->gradient_norm(); }
-
-const OptimizerScalars& Optimizer::scalars() const noexcept { return passes_->scalars(); }
-
-void Optimizer::set_scalars(const OptimizerScalars& scalars) { passes_->set_scalars(scalars); }
 
 void Optimizer::copy(Moment moment, std::span<float> into) {
   const auto& from = moment == Moment::first ? first_ : second_;

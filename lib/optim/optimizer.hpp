@@ -1,4 +1,4 @@
-// Optimizers on flat spans: options, state, the factors of a step, and the update on the processor.
+// Optimizers on flat spans: options, state, and the update on the processor.
 #pragma once
 
 #include <cstddef>
@@ -75,10 +75,11 @@ struct OptimizerOptions {
   bool nesterov = false;    ///< of sgd, with momentum
   double weight_decay = 0;  ///< of matrices; biases and gains, which are vectors, do not decay
   double trust = 1e-3;      ///< of lars
-  /// The mean gradient of all weights is scaled to this norm if its own is greater; nullopt: not.
+  /// The mean gradient of all weights is scaled to this norm if its own is greater; nullopt: no
+  /// clipping.
   std::optional<double> clip_norm = std::nullopt;
-  /// Every element of the mean gradient is cut to [-clip_value, clip_value]; nullopt: not. Not
-  /// together with clip_norm.
+  /// Every element of the mean gradient is cut to [-clip_value, clip_value]; nullopt: no
+  /// clipping. Not together with clip_norm.
   std::optional<double> clip_value = std::nullopt;
 
   bool operator==(const OptimizerOptions&) const = default;
@@ -107,22 +108,6 @@ struct OptimizerScalars {
   }
 };
 
-/// The constants of one step of Adam; a weight's update then needs one division and one square
-/// root.
-struct AdamFactors {
-  float inverse_weight;  ///< 1 / weight
-  float beta1, rest1;
-  float beta2, rest2;
-  float corrected_rate;       ///< rate / (1 - beta1^t)
-  float inverse_correction2;  ///< 1 / (1 - beta2^t)
-  float epsilon;
-};
-
-/// The factors of the update that `state` was advanced to, at learning rate `rate`, over examples
-/// of weight `weight` (above 0) in all: computed in double, rounded once.
-AdamFactors adam_factors(const OptimizerOptions& options, double rate,
-                         const OptimizerScalars& state, double weight);
-
 /// Gradients and moments below these magnitudes are set to zero before they become denormal
 /// numbers, which slow processors down a hundredfold: after two epochs of MNIST a step took 1.5
 /// times as long. The effect on a step of Adam is below rate * 2^-55 / epsilon, with the defaults
@@ -139,22 +124,41 @@ enum class Moment { first, second };
 /// adamw and lamb; "momentum" of lars, and of sgd with momentum; none else.
 std::vector<std::string> moment_names(const OptimizerOptions& options);
 
+/// A tensor's part of the ranges of the parameter block that an optimizer updates.
+struct UpdatedTensor {
+  Range range;          ///< among the elements of all of them; empty if none of it is there
+  bool vector = false;  ///< a bias or a gain: no weight decay, and no norm of its own
+  bool cut = false;     ///< ranks of "model" have other parts of the tensor
+  bool frozen = false;  ///< no update changes it, nor counts its gradient
+};
+
+class UpdatePasses;  // internal: the passes of an update
+
 /// An optimizer's state of ranges of the parameter block, one after the other, on the processor or
 /// on a device: what is saved and restored.
 class OptimizerState {
  public:
-  OptimizerState() = default;
   OptimizerState(const OptimizerState&) = delete;
   OptimizerState& operator=(const OptimizerState&) = delete;
-  virtual ~OptimizerState() = default;
+  virtual ~OptimizerState();
 
-  virtual const OptimizerScalars& scalars() const noexcept = 0;
-  virtual void set_scalars(const OptimizerScalars& scalars) = 0;
+  const OptimizerScalars& scalars() const noexcept;
+  void set_scalars(const OptimizerScalars& scalars) noexcept;
+
+  /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
+  /// without clip_norm.
+  std::optional<double> gradient_norm() const noexcept;
 
   /// Copies one of its moments to `into`, or overwrites it; of the length of all ranges. Local;
   /// blocks.
   virtual void copy(Moment moment, std::span<float> into) = 0;
   virtual void restore(Moment moment, std::span<const float> from) = 0;
+
+ protected:
+  /// `tensors`: all of the block, in its order. Throws what require_valid() throws.
+  OptimizerState(const OptimizerOptions& options, const std::vector<UpdatedTensor>& tensors);
+
+  const std::unique_ptr<UpdatePasses> update_passes_;
 };
 
 /// True if the mean, over examples of weight `weight` (above 0) in all, of every gradient and its
@@ -167,21 +171,11 @@ struct GradientSums {
   std::size_t first = 0;  ///< the index in the block of the first of these
 };
 
-/// A tensor's part of the ranges of the parameter block that an optimizer updates.
-struct UpdatedTensor {
-  Range range;          ///< among the elements of all of them; empty if none of it is there
-  bool vector = false;  ///< a bias or a gain: no weight decay, and no norm of its own
-  bool cut = false;     ///< ranks of "model" have other parts of the tensor
-  bool frozen = false;  ///< no update changes it, nor counts its gradient
-};
-
 /// How ranks add words, as integers. Empty functions: this rank has all.
 struct RankSums {
   std::function<void(std::span<std::uint64_t>)> over_batch;  ///< ranks with other ranges
   std::function<void(std::span<std::uint64_t>)> over_model;  ///< ranks with other parts of tensors
 };
-
-class UpdatePasses;  // internal: the passes of an update
 
 /// Updates ranges of the parameter block, and keeps one moment or two for each weight.
 ///
@@ -214,7 +208,6 @@ class Optimizer final : public OptimizerState {
   /// in its order. Throws std::bad_alloc, and what require_valid() throws.
   Optimizer(std::size_t weights, const OptimizerOptions& options,
             const std::vector<UpdatedTensor>& tensors);
-  ~Optimizer() override;
 
   /// The update of step `step` (from 0) of training. `weight` (above 0) is the sum of the weights
   /// of the examples that `gradients` were summed over; without weights their number. `values`: the
@@ -228,18 +221,11 @@ class Optimizer final : public OptimizerState {
   bool update(std::span<float> values, std::span<const GradientSums> gradients, double weight,
               std::uint64_t step, const RankSums& sums);
 
-  /// The norm of the mean gradient of all weights in the last update, before it was scaled; nullopt
-  /// without clip_norm.
-  std::optional<double> gradient_norm() const noexcept;
-
-  const OptimizerScalars& scalars() const noexcept override;
-  void set_scalars(const OptimizerScalars& scalars) override;
   void copy(Moment moment, std::span<float> into) override;
   void restore(Moment moment, std::span<const float> from) override;
 
  private:
   std::size_t weights_;
-  std::unique_ptr<UpdatePasses> passes_;
   std::vector<std::size_t> ends_;  ///< of the tensors, in ascending order
   AlignedBuffer<float> first_;     // empty if the optimizer does not have it
   AlignedBuffer<float> second_;

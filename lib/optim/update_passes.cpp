@@ -15,11 +15,20 @@ bool has_tensor_norms(OptimizerKind kind) {
   return kind == OptimizerKind::lars || kind == OptimizerKind::lamb;
 }
 
+/// The factors of the update that `state` was advanced to, at learning rate `rate`, over examples
+/// of weight `weight` (above 0) in all: computed in double, rounded once.
 PassFactors factors_of(const OptimizerOptions& options, double rate, const OptimizerScalars& state,
                        double weight) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  return {.adam = adam_factors(options, rate, state, weight),
+  return {.inverse_weight = static_cast<float>(1 / weight),
+          .beta1 = static_cast<float>(options.beta1),
+          .rest1 = static_cast<float>(1 - options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .rest2 = static_cast<float>(1 - options.beta2),
+          .corrected_rate = static_cast<float>(rate / (1 - state.beta1_power)),
           .inverse_correction1 = static_cast<float>(1 / (1 - state.beta1_power)),
+          .inverse_correction2 = static_cast<float>(1 / (1 - state.beta2_power)),
+          .epsilon = static_cast<float>(options.epsilon),
           .rate = static_cast<float>(rate),
           .momentum = static_cast<float>(options.momentum),
           .decay = static_cast<float>(options.weight_decay),

@@ -19,10 +19,15 @@ namespace lockstep::optim {
 /// between them.
 enum class Pass : std::uint8_t { sgd, adam, adamw, lars, lamb_moments, lamb_weights };
 
-/// The constants of a pass.
+/// The constants of a pass; a weight's update by Adam then needs one division and one square root.
 struct PassFactors {
-  AdamFactors adam;
+  float inverse_weight;  ///< 1 / weight
+  float beta1, rest1;
+  float beta2, rest2;
+  float corrected_rate;       ///< rate / (1 - beta1^t)
   float inverse_correction1;  ///< 1 / (1 - beta1^t)
+  float inverse_correction2;  ///< 1 / (1 - beta2^t)
+  float epsilon;
   float rate;
   float momentum;
   float decay;
@@ -88,7 +93,7 @@ class UpdatePasses {
   bool update(UpdateKernels& kernels, std::size_t weights, double weight, std::uint64_t step,
               const RankSums& sums);
 
-  /// See Optimizer.
+  /// See OptimizerState.
   std::optional<double> gradient_norm() const noexcept { return gradient_norm_; }
   const OptimizerScalars& scalars() const noexcept { return state_; }
   void set_scalars(const OptimizerScalars& scalars) noexcept { state_ = scalars; }

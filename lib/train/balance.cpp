@@ -73,10 +73,10 @@ std::vector<std::uint64_t> balanced_shares(const std::vector<std::uint64_t>& sha
 }
 
 Balance::Balance(const data::Plan& plan)
-    : plan_(plan), warm_up_(warm_up_steps), nanoseconds_(plan.options().ranks) {}
+    : plan_(plan), warm_up_(warm_up_steps), rank_seconds_(plan.options().ranks) {}
 
 void Balance::add(std::uint64_t step, std::span<const RankMessage> messages, double seconds) {
-  assert(messages.size() == nanoseconds_.size());
+  assert(messages.size() == rank_seconds_.size());
   if (warm_up_ > 0) {
     --warm_up_;
     return;
@@ -86,7 +86,7 @@ void Balance::add(std::uint64_t step, std::span<const RankMessage> messages, dou
   ++steps_;
   seconds_ += seconds;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    nanoseconds_[rank] += messages[rank].nanoseconds;
+    rank_seconds_[rank] += messages[rank].seconds;
   }
 }
 
@@ -94,8 +94,8 @@ std::vector<std::uint64_t> Balance::next_shares(const Groups& groups) {
   const auto& shares = plan_.shares();
   const auto steps = std::exchange(steps_, 0);
   if (steps == 0) return shares;
-  auto nanoseconds = std::exchange(nanoseconds_, std::vector<std::uint64_t>(shares.size()));
-  if (groups.model != nullptr) groups.model->all_reduce(std::span(nanoseconds), comm::Op::max);
+  auto seconds = std::exchange(rank_seconds_, std::vector<double>(shares.size()));
+  if (groups.model != nullptr) groups.model->all_reduce(std::span(seconds), comm::Op::max);
   double step = std::exchange(seconds_, 0) / static_cast<double>(steps);
   groups.all.all_reduce(std::span(&step, 1), comm::Op::max);
 
@@ -110,10 +110,8 @@ std::vector<std::uint64_t> Balance::next_shares(const Groups& groups) {
     --wait_;
     return shares;
   }
-  std::vector<double> seconds(shares.size());
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    const auto leaves = static_cast<double>(std::max<std::uint64_t>(shares[rank], 1));
-    seconds[rank] = static_cast<double>(nanoseconds[rank]) / leaves;
+    seconds[rank] /= static_cast<double>(std::max<std::uint64_t>(shares[rank], 1));  // of a leaf
   }
   auto balanced = balanced_shares(shares, std::move(seconds), plan_.largest_share());
   if (balanced == shares) return balanced;

@@ -50,8 +50,8 @@ class Balance {
   std::uint64_t warm_up_;
   // Of the epoch.
   std::uint64_t steps_ = 0;
-  std::vector<std::uint64_t> nanoseconds_;  // of each rank
-  double seconds_ = 0;                      // of whole steps
+  std::vector<double> rank_seconds_;  // of each rank's own work
+  double seconds_ = 0;                // of whole steps
   // Of the epoch before, if it had other shares.
   std::vector<std::uint64_t> shares_before_;
   double step_before_ = 0;  // seconds

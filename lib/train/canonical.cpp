@@ -31,26 +31,25 @@ std::size_t max_parts(const data::Plan& plan, std::uint64_t step) {
 
 }  // namespace
 
-Exchange chosen_exchange(Exchange asked, const StepOptions& options,
-                         const nn::NetworkShape& shape) {
-  const data::Plan& plan = *options.plan;
-  if (options.audit_every && plan.options().balance) {
-    throw ConfigError("`audit_every` with balance: an auditor needs the others' activations",
-                      "leave out one of the two");
-  }
-  if (options.audit_every && asked == Exchange::partial_sums) {
-    throw ConfigError("`audit_every` with exchange sums: an auditor needs the others' activations",
-                      "use `exchange=activations`, or leave the audit out");
-  }
-  if (options.audit_every && options.micro_batch > 0) {
-    throw ConfigError("`audit_every` with `micro_batch`: an auditor needs the others' activations",
-                      "leave out one of the two");
-  }
-  if (options.audit_every && shape.sums_over_batch()) {
-    throw ConfigError(
-        "`audit_every` with a layer that sums over the batch, as batch-norm does: its rows cannot "
-        "be computed again alone",
-        "use layer-norm, or leave the audit out");
+Exchange chosen_exchange(const nn::NetworkShape& shape, const data::Plan& plan,
+                         const ReplicaOptions& options) {
+  const Exchange asked = options.exchange;
+  if (options.audit_every) {
+    const auto refuse = [](const std::string& what, const char* remedy) {
+      throw ConfigError("`audit_every` with " + what + ": an auditor needs the others' activations",
+                        remedy);
+    };
+    if (plan.options().balance) refuse("balance", "leave out one of the two");
+    if (asked == Exchange::partial_sums) {
+      refuse("exchange sums", "use `exchange=activations`, or leave the audit out");
+    }
+    if (options.micro_batch > 0) refuse("`micro_batch`", "leave out one of the two");
+    if (shape.sums_over_batch()) {
+      throw ConfigError(
+          "`audit_every` with a layer that sums over the batch, as batch-norm does: its rows "
+          "cannot be computed again alone",
+          "use layer-norm, or leave the audit out");
+    }
   }
   if (plan.options().balance && asked == Exchange::activations) {
     throw ConfigError("balance with exchange activations, of which all ranks send as many",

@@ -89,11 +89,7 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
   if (on_device) {
     buffers.exchange = Exchange::partial_sums;
   } else if (canonical) {
-    const StepOptions step = {.optimizer = options.optimizer,
-                              .plan = &plan,
-                              .audit_every = options.audit_every,
-                              .micro_batch = options.micro_batch};
-    buffers.exchange = chosen_exchange(options.exchange, step, shape);
+    buffers.exchange = chosen_exchange(shape, plan, options);
   }
   const std::size_t piece = canonical ? rows_needed(buffers.exchange, plan) : plan.largest_piece();
   const bool is_cut = needs_micro_batches(options.micro_batch, plan);

@@ -1,9 +1,9 @@
 #include "lockstep/train/evaluation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "lockstep/base/hash.hpp"
@@ -120,37 +120,6 @@ void scores_of(std::span<const float> logits, nn::TargetKind kind, std::span<flo
 
 namespace {
 
-/// Rows of numbers of the examples of all ranks.
-class GatheredRows {
- public:
-  /// `rows`: Plan::largest_gathered(). `each`: numbers in a row; 0: nothing is gathered.
-  GatheredRows(std::size_t rows, std::size_t each, comm::Communicator& comm)
-      : comm_(comm), each_(each), rows_(each * rows) {}
-
-  /// Calls fill(i, row) for the rows of this rank's piece of a batch, then take(row) for all rows
-  /// of the batch, in its order. Collective, unless rows are empty.
-  template <class Fill, class Take>
-  void gather(const data::Batch& batch, Fill fill, Take take) {
-    if (each_ == 0) return;
-    const auto block = each_ * batch.block;
-    const auto all = std::span(rows_).first(static_cast<std::size_t>(comm_.size()) * block);
-    const auto mine = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
-    for (std::size_t i = 0; i < batch.piece.size(); ++i) fill(i, mine.subspan(each_ * i, each_));
-    comm_.all_gather(all);
-    for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(comm_.size()); ++rank) {
-      const std::size_t rows = batch.rows_of(rank).size();
-      for (std::size_t i = 0; i < rows; ++i) {
-        take(std::span<const float>(all).subspan(rank * block + each_ * i, each_));
-      }
-    }
-  }
-
- private:
-  comm::Communicator& comm_;
-  std::size_t each_;
-  std::vector<float> rows_;
-};
-
 /// Sums of the results of all ranks' examples, batch after batch.
 class EvaluationSums {
  public:
@@ -162,8 +131,8 @@ class EvaluationSums {
         comm_(comm),
         mine_(plan.largest_piece()),
         results_(plan.largest_gathered(), comm),
-        values_(plan.largest_gathered(), has_values() ? 2 * outputs_ : 0, comm),
-        scores_(plan.largest_gathered(), scores_set() ? outputs_ + target_width() : 0, comm) {
+        row_(has_values() || scores_set() ? outputs_ + target_width() : 0),
+        rows_(row_ * plan.largest_gathered()) {
     for (const Metric& metric : metrics) {
       const auto& kinds = metric.targets;
       if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), loss.target()) == kinds.end()) {
@@ -198,8 +167,7 @@ class EvaluationSums {
       own[i].loss = nn::weighted(own[i].loss, own[i].weight);
     }
     if (has_labels()) count_confusion(outputs, batch.labels, sums_.confusion);
-    add_values(outputs, batch);
-    add_scores(outputs, batch);
+    if (row_ > 0) add_rows(outputs, batch);
     count_labels(outputs, batch.values, sums_.labels);
     const nn::Tally tally = sum(own, batch);
     sums_.examples += batch.global_examples;
@@ -270,47 +238,43 @@ class EvaluationSums {
   /// Numbers in the target of an example.
   std::size_t target_width() const { return has_labels() ? 1 : loss_.target_width(outputs_); }
 
-  /// Adds the rows of a regression to the sums of each output. Collective.
-  void add_values(Matrix<const float> outputs, const data::Batch& batch) {
-    values_.gather(
-        batch,
-        [&](std::size_t i, std::span<float> row) {
-          const auto own = outputs.row(i);
-          std::copy(own.begin(), own.end(), row.begin());
-          std::copy_n(batch.values.begin() + outputs_ * i, outputs_, row.begin() + outputs_);
-        },
-        [&](std::span<const float> row) {
-          for (std::size_t j = 0; j < outputs_; ++j) {
-            sums_.values[j].add(static_cast<double>(row[j]),
-                                static_cast<double>(row[outputs_ + j]));
-          }
-        });
+  /// Gathers scores and target of each example, and adds those of all ranks in the order of the
+  /// batch. Collective.
+  void add_rows(Matrix<const float> outputs, const data::Batch& batch) {
+    const std::size_t width = target_width();
+    const std::size_t block = row_ * batch.block;
+    const auto all = std::span(rows_).first(static_cast<std::size_t>(comm_.size()) * block);
+    const auto mine = all.subspan(static_cast<std::size_t>(comm_.rank()) * block, block);
+    for (std::size_t i = 0; i < outputs.rows; ++i) {
+      const auto row = mine.subspan(row_ * i, row_);
+      scores_of(outputs.row(i), loss_.target(), row.first(outputs_));
+      if (has_labels()) {
+        row[outputs_] = std::bit_cast<float>(batch.labels[i]);
+      } else {
+        std::copy_n(batch.values.begin() + width * i, width, row.begin() + outputs_);
+      }
+    }
+    comm_.all_gather(all);
+    for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(comm_.size()); ++rank) {
+      const std::size_t rows = batch.rows_of(rank).size();
+      for (std::size_t i = 0; i < rows; ++i) add_row(all.subspan(rank * block + row_ * i, row_));
+    }
   }
 
-  /// Adds the rows to the set, if a metric needs it. Collective.
-  void add_scores(Matrix<const float> outputs, const data::Batch& batch) {
-    const std::size_t width = target_width();
-    scores_.gather(
-        batch,
-        [&](std::size_t i, std::span<float> row) {
-          scores_of(outputs.row(i), loss_.target(), row.first(outputs_));
-          const auto target = row.subspan(outputs_);
-          if (has_labels()) {
-            target[0] = std::bit_cast<float>(batch.labels[i]);
-          } else {
-            std::copy_n(batch.values.begin() + width * i, width, target.begin());
-          }
-        },
-        [&](std::span<const float> row) {
-          const auto scores = row.first(outputs_);
-          const auto target = row.subspan(outputs_);
-          set_.scores.insert(set_.scores.end(), scores.begin(), scores.end());
-          if (has_labels()) {
-            set_.labels.push_back(std::bit_cast<std::int32_t>(target[0]));
-          } else {
-            set_.values.insert(set_.values.end(), target.begin(), target.end());
-          }
-        });
+  /// Adds a row to the sums of each output of a regression, and to the set if a metric needs it.
+  void add_row(std::span<const float> row) {
+    const auto scores = row.first(outputs_);
+    const auto target = row.subspan(outputs_);
+    for (std::size_t j = 0; j < sums_.values.size(); ++j) {
+      sums_.values[j].add(static_cast<double>(scores[j]), static_cast<double>(target[j]));
+    }
+    if (!scores_set()) return;
+    set_.scores.insert(set_.scores.end(), scores.begin(), scores.end());
+    if (has_labels()) {
+      set_.labels.push_back(std::bit_cast<std::int32_t>(target[0]));
+    } else {
+      set_.values.insert(set_.values.end(), target.begin(), target.end());
+    }
   }
 
   nn::Targets target_of(const nn::Targets& targets, std::size_t i) const {
@@ -329,8 +293,8 @@ class EvaluationSums {
   comm::Communicator& comm_;
   std::vector<nn::ExampleResult> mine_;
   GatheredResults results_;
-  GatheredRows values_;
-  GatheredRows scores_;
+  std::size_t row_;          // numbers that are gathered of an example: its scores and its target
+  std::vector<float> rows_;  // of all ranks
   ScoredSet set_;
   Evaluation sums_;
 };
@@ -459,49 +423,11 @@ std::uint64_t certify_ids(data::IdsDigest mine, std::uint64_t records, comm::Com
 
 namespace {
 
-/// Predictions in messages: words of 64 bits. The first is the id; the second has the label in the
-/// bits above the probability's; the others have probabilities or values, if they are asked for.
-struct Packing {
-  Predicted predicted = Predicted::label;
-  std::size_t outputs = 0;         // that are asked for
-  std::vector<float> floats = {};  // of a row to pack, or of all unpacked
-
-  std::size_t words_each() const noexcept { return 2 + (outputs + 1) / 2; }
-
-  void pack(const data::Batch& batch, Matrix<const float> logits, std::span<std::uint64_t> words) {
-    for (std::size_t i = 0; i < logits.rows; ++i) {
-      const auto row = logits.row(i);
-      const auto mine = words.subspan(words_each() * i, words_each());
-      const std::uint64_t label = nn::predicted_class<float>(row);
-      mine[0] = batch.ids[i];
-      const float probability =
-          all_finite(row) ? nn::greatest_probability<float>(row) : std::nanf("");
-      mine[1] = label << 32 | std::bit_cast<std::uint32_t>(probability);
-      if (outputs == 0) continue;
-      floats.resize(row.size());
-      scores_of(
-          row,
-          predicted == Predicted::probabilities ? nn::TargetKind::label : nn::TargetKind::values,
-          floats);
-      std::memcpy(&mine[2], floats.data(), outputs * sizeof(float));
-    }
-  }
-
-  void unpack(std::span<const std::uint64_t> words, std::vector<Prediction>& predictions) {
-    predictions.clear();
-    floats.resize(words.size() / words_each() * outputs);
-    for (std::size_t i = 0; i < words.size(); i += words_each()) {
-      const auto mine = words.subspan(i, words_each());
-      predictions.push_back({mine[0],
-                             static_cast<std::int32_t>(mine[1] >> 32),
-                             std::bit_cast<float>(static_cast<std::uint32_t>(mine[1])),
-                             {}});
-      if (outputs == 0) continue;
-      const auto all = std::span(floats).subspan(i / words_each() * outputs, outputs);
-      std::memcpy(all.data(), &mine[2], all.size_bytes());
-      predictions.back().outputs = all;
-    }
-  }
+/// What ranks send of a prediction, beside its outputs.
+struct Label {
+  std::uint64_t id = 0;
+  std::int32_t label = 0;
+  float probability = 0;
 };
 
 /// All ranks hold the same predictions, so they throw together.
@@ -518,24 +444,37 @@ void require_finite(std::span<const Prediction> predictions) {
 void predict_on(Inference& network, data::BatchReader& reader, comm::Communicator& comm,
                 const PredictionSink* sink, Predicted predicted) {
   const auto& plan = reader.plan();
-  const auto rank = static_cast<std::size_t>(comm.rank());
-  Packing packing = {.predicted = predicted};
-  if (predicted != Predicted::label) packing.outputs = network.shape().classes;
-  const std::size_t words_each = packing.words_each();
-  std::vector<std::uint64_t> words(words_each * plan.largest_gathered());
+  const std::size_t width = predicted == Predicted::label ? 0 : network.shape().classes;
+  const auto kind =
+      predicted == Predicted::probabilities ? nn::TargetKind::label : nn::TargetKind::values;
+  std::vector<Label> labels(plan.largest_gathered());  // of all ranks, as `outputs`
+  std::vector<float> outputs(width * labels.size());
   std::vector<Prediction> predictions;
-  predictions.reserve(plan.largest_gathered());
+  predictions.reserve(labels.size());
   data::IdsDigest digest;
   for (std::uint64_t step = 0; step < plan.steps(); ++step) {
     const std::size_t rows = reader.piece(step).size();
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
-    const std::size_t block = words_each * batch.block;
-    const auto outputs = network.forward(rows);
-    require_taken(network, outputs, batch);
-    packing.pack(batch, outputs, std::span(words).subspan(rank * block, block));
-    comm.all_gather(std::span(words).first(static_cast<std::size_t>(comm.size()) * block));
-    packing.unpack(std::span(words).first(words_each * batch.global_examples), predictions);
+    const auto logits = network.forward(rows);
+    require_taken(network, logits, batch);
+    const auto outputs_of = [&](std::size_t i) {
+      return std::span(outputs).subspan(width * i, width);
+    };
+    const std::size_t first = static_cast<std::size_t>(comm.rank()) * batch.block;
+    for (std::size_t i = 0; i < rows; ++i) {
+      const auto row = logits.row(i);
+      labels[first + i] = {batch.ids[i], static_cast<std::int32_t>(nn::predicted_class<float>(row)),
+                           all_finite(row) ? nn::greatest_probability<float>(row) : std::nanf("")};
+      if (width > 0) scores_of(row, kind, outputs_of(first + i));
+    }
+    const std::size_t all = static_cast<std::size_t>(comm.size()) * batch.block;
+    comm.all_gather(std::array{std::as_writable_bytes(std::span(labels).first(all)),
+                               std::as_writable_bytes(std::span(outputs).first(width * all))});
+    predictions.clear();
+    for (std::size_t i = 0; i < batch.global_examples; ++i) {
+      predictions.push_back({labels[i].id, labels[i].label, labels[i].probability, outputs_of(i)});
+    }
     require_finite(predictions);
     if (sink != nullptr) (*sink)(predictions);
   }

@@ -233,26 +233,6 @@ struct SetFigures {
 /// True of "loss", of which less is better; of all other figures of a data set more is.
 bool is_less_better(std::string_view figure);
 
-/// Report of one epoch. Training loss and score are of its examples, computed before the update of
-/// each step, without those of skipped steps.
-///
-/// The score is accuracy; or, of a regression, R2: of training with the mean squared error 1 -
-/// loss, which assumes values with a variance of 1, as a table gives them, and no weights.
-struct EpochReport {
-  std::uint64_t epoch = 0;  ///< from 1
-  double train_loss = 0;
-  std::optional<double> train_score = {};  ///< none of other regressions
-  SetFigures test = {};
-  bool is_regression = false;
-  std::optional<SetFigures> validation = {};
-  double seconds = 0;  ///< of training in this process, without evaluation
-  double examples_per_second = 0;
-  std::uint64_t weights_hash = 0;
-  /// The leaves of a batch that each rank computes from the next epoch on (Plan::shares()); empty
-  /// if that does not change.
-  std::vector<std::uint64_t> new_shares = {};
-};
-
 /// The plan for evaluating `records` records on `ranks` ranks.
 data::Plan evaluation_plan(std::uint64_t records, int ranks);
 

@@ -25,8 +25,7 @@ std::optional<std::uint64_t> majority(std::span<const std::uint64_t> values) {
   return std::nullopt;
 }
 
-}  // namespace
-
+/// The rank whose value alone differs from all others, if there are at least three.
 std::optional<int> odd_rank(std::span<const std::uint64_t> values) {
   const auto most = majority(values);
   if (!most || std::count(values.begin(), values.end(), *most) + 1 != std::ssize(values)) {
@@ -35,6 +34,8 @@ std::optional<int> odd_rank(std::span<const std::uint64_t> values) {
   const auto odd = std::find_if(values.begin(), values.end(), [&](auto v) { return v != *most; });
   return static_cast<int>(odd - values.begin());
 }
+
+}  // namespace
 
 void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uint64_t steps,
                           std::uint64_t good_steps) {

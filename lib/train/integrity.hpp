@@ -54,9 +54,6 @@ class FaultFound : public comm::AgreedError {
   std::uint64_t doubtful_steps_;
 };
 
-/// The rank whose value alone differs from all others, if there are at least three. Local.
-std::optional<int> odd_rank(std::span<const std::uint64_t> values);
-
 /// Compares hashes of all weights after `steps` completed steps; `good_steps`: for the error.
 /// Throws FaultFound on every rank unless they are equal. Collective.
 void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uint64_t steps,

@@ -1,7 +1,6 @@
 #include "lockstep/train/json_fields.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include "lockstep/base/errors.hpp"
@@ -174,28 +173,6 @@ std::vector<std::uint64_t> counts_in(const ordered_json& object, const char* key
     fail(place, std::string("'") + key + "' is not a list of whole numbers");
   }
   return list.get<std::vector<std::uint64_t>>();
-}
-
-void add_figures(ordered_json& object, const std::string& set, const SetFigures& figures,
-                 bool is_regression) {
-  object[set + "_loss"] = figures.loss;
-  object[set + (is_regression ? "_r2" : "_accuracy")] = figures.score;
-  for (const auto& [name, figure] : figures.metrics) object[set + "_" + name] = figure;
-}
-
-SetFigures figures_in(const ordered_json& object, const std::string& set, const JsonPlace& place) {
-  const std::string begin = set + "_";
-  const std::string loss = begin + "loss";
-  const std::string score = begin + (object.contains(begin + "r2") ? "r2" : "accuracy");
-  SetFigures figures = {number_in(object, loss.c_str(), place),
-                        number_in(object, score.c_str(), place)};
-  for (const auto& [key, value] : object.items()) {
-    if (!key.starts_with(begin) || key == loss || key == score) continue;
-    const bool is_nan = value.is_null();  // as JSON has it
-    figures.metrics.emplace_back(key.substr(begin.size()),
-                                 is_nan ? std::nan("") : number_in(object, key.c_str(), place));
-  }
-  return figures;
 }
 
 void require_keys(const ordered_json& object, const std::vector<std::string_view>& known,

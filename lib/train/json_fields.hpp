@@ -1,5 +1,5 @@
 // Reads JSON files that may be damaged: a field that is missing or of another type is an error with
-// file, line and field. And the figures of evaluations, as runs and sweeps record them.
+// file, line and field.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/file.hpp"
-#include "lockstep/train/evaluation.hpp"
 
 namespace lockstep::train {
 
@@ -67,15 +67,6 @@ std::vector<std::uint64_t> counts_in(const nlohmann::ordered_json& object, const
 
 /// `object[key]`, 16 lower-case hexadecimal digits.
 std::uint64_t hash_in(const nlohmann::ordered_json& object, const char* key,
-                      const JsonPlace& place);
-
-/// Adds loss, score and metrics of `set`, "test" or "validation", to an object: "test_loss",
-/// "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
-void add_figures(nlohmann::ordered_json& object, const std::string& set, const SetFigures& figures,
-                 bool is_regression);
-
-/// Reads what add_figures() adds.
-SetFigures figures_in(const nlohmann::ordered_json& object, const std::string& set,
                       const JsonPlace& place);
 
 /// Throws DataError unless `object` is one, with no other keys than `known`.

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/nonfinite.hpp"
 
 namespace lockstep::train {
 
@@ -101,9 +102,7 @@ double area(const ScoredSet& set, std::size_t output, IsPositive is_positive) {
 
 /// NaN if a score is not finite.
 double mean_area(const ScoredSet& set) {
-  for (const float score : set.scores) {
-    if (!std::isfinite(score)) return std::numeric_limits<double>::quiet_NaN();
-  }
+  if (!all_finite(set.scores)) return std::numeric_limits<double>::quiet_NaN();
   const bool are_flags = set.labels.empty();
   if (are_flags && set.values.size() != set.scores.size()) {
     throw ConfigError("metric auc: the loss has another number of targets than of outputs",

@@ -156,21 +156,20 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
                                  const data::Batch& batch,
                                  std::span<const nn::ExampleResult> results, const Groups& groups) {
   comm::Communicator& comm = groups.batch;
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  const auto me = static_cast<std::size_t>(comm.rank());
-
-  std::vector<std::uint64_t> orders(ranks);
-  std::vector<std::uint8_t> has_examples(ranks);
-  std::vector<std::uint8_t> is_bad_input(ranks);
-  std::vector<double> losses(ranks, -1);  // each rank's greatest; -1: no examples, or NaN alone
-  orders[me] = mine.order;
-  has_examples[me] = mine.rows.empty() ? 0 : 1;
-  is_bad_input[me] = mine.is_bad_input ? 1 : 0;
-  for (const auto& result : results) losses[me] = std::max(losses[me], result.loss);
-  comm.all_gather(std::span(orders));
-  comm.all_gather(std::span(has_examples));
-  comm.all_gather(std::span(is_bad_input));
-  comm.all_gather(std::span(losses));
+  struct Found {
+    std::uint64_t order = NonfiniteValue::none;
+    double greatest_loss = -1;  // -1: no examples, or NaN alone
+    bool has_examples = false;
+    bool is_bad_input = false;
+  };
+  std::vector<Found> found(static_cast<std::size_t>(comm.size()));
+  Found& own = found[static_cast<std::size_t>(comm.rank())];
+  own.order = mine.order;
+  own.has_examples = !mine.rows.empty();
+  own.is_bad_input = mine.is_bad_input;
+  for (const auto& result : results) own.greatest_loss = std::max(own.greatest_loss, result.loss);
+  const auto blocks = std::as_writable_bytes(std::span(found));
+  comm.all_gather(std::span(&blocks, 1));
   const bool names_rows = !mine.rows.empty() && !mine.is_bad_input;
   const auto texts = comm::gather_text(
       comm, names_rows ? mine.text + ", for " + rows_text(mine.rows, batch) : mine.text);
@@ -181,17 +180,17 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
   };
 
   std::string text = std::string("the ") + what + " is not finite";
-  const auto rank =
-      static_cast<std::size_t>(std::min_element(orders.begin(), orders.end()) - orders.begin());
-  if (orders[rank] != NonfiniteValue::none) {
-    if (is_bad_input[rank] != 0) return {.text = texts[rank], .is_bad_input = true};
+  const auto first = std::ranges::min_element(found, {}, &Found::order);
+  const auto rank = static_cast<std::size_t>(first - found.begin());
+  if (first->order != NonfiniteValue::none) {
+    if (first->is_bad_input) return {.text = texts[rank], .is_bad_input = true};
     text += ": " + name(rank) + " has the first such value in " + texts[rank];
-    if (has_examples[rank] != 0) {
-      return {.text = text, .in_features = orders[rank] == place_of_features};
+    if (first->has_examples) {
+      return {.text = text, .in_features = first->order == place_of_features};
     }
   }
-  const auto other =
-      static_cast<std::size_t>(std::max_element(losses.begin(), losses.end()) - losses.begin());
+  const auto other = static_cast<std::size_t>(
+      std::ranges::max_element(found, {}, &Found::greatest_loss) - found.begin());
   return {text + "; on " + name(other) + " " + greatest[other]};
 }
 

@@ -370,49 +370,37 @@ class PanelDrawing {
   Axis x_, y_;
 };
 
-/// A figure of the sets of an epoch; none of a set that is not there.
-using Figure = std::optional<double> (*)(const EpochReport& epoch);
-
-struct Figures {
-  Figure train, validation, test;
-};
-
-constexpr Figures losses = {
-    [](const EpochReport& epoch) { return std::optional(epoch.train_loss); },
-    [](const EpochReport& epoch) {
-      return epoch.validation ? std::optional(epoch.validation->loss) : std::nullopt;
-    },
-    [](const EpochReport& epoch) { return std::optional(epoch.test.loss); }};
-
-constexpr Figures scores = {
-    [](const EpochReport& epoch) { return epoch.train_score; },
-    [](const EpochReport& epoch) {
-      return epoch.validation ? std::optional(epoch.validation->score) : std::nullopt;
-    },
-    [](const EpochReport& epoch) { return std::optional(epoch.test.score); }};
-
-/// Of several histories training and test alone, so that two lines of a color are a history.
+/// Loss or score, by epoch. Of several histories training and test alone, so that two lines of a
+/// color are a history.
 Panel panel_of(std::span<const History> histories, const std::string& title,
-               const Figures& figures) {
+               double SetFigures::*figure) {
   const bool are_many = histories.size() > 1;
+  const bool is_loss = figure == &SetFigures::loss;
   Panel panel = {.title = are_many ? title + " (dashed: training)" : title, .x_name = "epoch"};
   for (std::size_t i = 0; i < histories.size(); ++i) {
-    const auto add = [&](const char* set, Figure figure, std::size_t color, bool is_dashed) {
+    // `value_of`: of an epoch; nullopt: it has none.
+    const auto add = [&](const char* set, std::size_t color, bool is_dashed, auto value_of) {
       Curve curve = {.name = !are_many   ? set
                              : is_dashed ? ""
                                          : histories[i].name,
                      .color = color,
                      .is_dashed = is_dashed};
       for (const EpochReport& epoch : histories[i].epochs) {
-        if (const auto value = figure(epoch)) {
+        if (const std::optional<double> value = value_of(epoch)) {
           curve.points.emplace_back(static_cast<double>(epoch.epoch), *value);
         }
       }
       if (!curve.points.empty()) panel.curves.push_back(std::move(curve));
     };
-    add("training", figures.train, are_many ? i : 0, are_many);
-    if (!are_many) add("validation", figures.validation, 2, false);
-    add("test", figures.test, are_many ? i : 1, false);
+    add("training", are_many ? i : 0, are_many,
+        [&](const EpochReport& epoch) { return is_loss ? epoch.train_loss : epoch.train_score; });
+    if (!are_many) {
+      add("validation", 2, false, [&](const EpochReport& epoch) {
+        return epoch.validation ? std::optional((*epoch.validation).*figure) : std::nullopt;
+      });
+    }
+    add("test", are_many ? i : 1, false,
+        [&](const EpochReport& epoch) { return epoch.test.*figure; });
   }
   return panel;
 }
@@ -504,8 +492,9 @@ void draw(std::span<const Panel> panels, const std::filesystem::path& file) {
 void plot(std::span<const History> histories, const std::filesystem::path& file) {
   require_histories(histories);
   const bool is_regression = histories[0].epochs[0].is_regression;
-  const std::array panels = {panel_of(histories, "Loss", losses),
-                             panel_of(histories, is_regression ? "R2" : "Accuracy", scores)};
+  const std::array panels = {
+      panel_of(histories, "Loss", &SetFigures::loss),
+      panel_of(histories, is_regression ? "R2" : "Accuracy", &SetFigures::score)};
   draw(panels, file);
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/train/evaluation.hpp"
+#include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
 
@@ -18,7 +18,8 @@ struct Curve {
   std::size_t color = 0;  ///< index in a palette of 7
   bool is_dashed = false;
   bool is_line = true;
-  std::vector<std::pair<double, double>> points = {};  ///< in the order of x; y may be not finite
+  std::vector<std::pair<double, double>> points =
+      {};  ///< in the order of x; y not finite: not drawn
 };
 
 /// Curves in one pair of axes.

@@ -11,12 +11,17 @@
 namespace lockstep::train {
 namespace {
 
+/// The whole block, as one range.
+std::vector<Range> whole_block(const nn::Network<float>& network) {
+  return {{0, network.parameters().values().size()}};
+}
+
 /// Base of all: computes this rank's rows and updates its slice of the weights.
 class ProcessorStep : public Step {
  public:
   std::span<const Range> slice() const noexcept final { return slice_; }
   optim::OptimizerState& optimizer() noexcept final { return optimizer_; }
-  std::optional<double> gradient_norm() const noexcept final { return optimizer_.gradient_norm(); }
+  std::span<const Range> segments() const noexcept final { return segments_; }
 
   std::span<const nn::ExampleResult> results(const data::Batch& batch) final {
     return micro_batches_ ? micro_batches_->results(batch.piece.size())
@@ -24,16 +29,20 @@ class ProcessorStep : public Step {
   }
 
  protected:
-  /// `slice`: ranges of the block. `sums_over`: the ranks that update the other slices; null: none.
-  ProcessorStep(nn::Network<float>& network, std::vector<Range> slice, const StepOptions& options,
-                comm::Communicator& comm, comm::Communicator* sums_over, Sentinel& sentinel)
+  /// `segments`: see Step; each is cut into slices of equal lengths, of whole cache lines. Empty:
+  /// this rank updates the whole block.
+  ProcessorStep(nn::Network<float>& network, std::vector<Range> segments,
+                const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
       : Step(options, comm, sentinel,
              make_micro_batches(network, options.micro_batch, *options.plan)),
         network_(network),
-        slice_(std::move(slice)),
+        segments_(std::move(segments)),
+        slice_(segments_.empty() ? whole_block(network)
+                                 : ranges_in(segments_, static_cast<std::size_t>(comm.rank()),
+                                             static_cast<std::size_t>(comm.size()))),
         optimizer_(elements_of(slice_), options.optimizer,
                    tensors_in(network.parameters().layout(), slice_)),
-        rank_sums_(rank_sums(sums_over, options.model)),
+        rank_sums_(rank_sums(segments_.empty() ? nullptr : &comm, options.model)),
         global_(network, comm) {}
 
   /// `first_row`: row of the global batch that is row 0 of the network's buffers.
@@ -48,6 +57,12 @@ class ProcessorStep : public Step {
     network_.backward(mine);
   }
 
+  /// Sets the rows of the batch without an example, behind this rank's, to zero.
+  void clear_padding(const data::Batch& batch) {
+    const Range mine = rows(batch.piece);
+    network_.clear_exchanged({mine.end, mine.end + batch.padding().size()});
+  }
+
   nn::Network<float>& network_;
   bool finite_ = true;  // this rank's last update
 
@@ -58,42 +73,18 @@ class ProcessorStep : public Step {
                                 rank_sums_);
   }
 
+  const std::vector<Range> segments_;
   const std::vector<Range> slice_;
   optim::Optimizer optimizer_;
   optim::RankSums rank_sums_;
   GlobalBatch global_;
 };
 
-/// Base of both exchanges of the canonical step.
-class CanonicalStep : public ProcessorStep {
- public:
-  std::span<const Range> segments() const noexcept final { return segments_; }
-
- protected:
-  /// Slices have equal lengths, of whole cache lines.
-  CanonicalStep(nn::Network<float>& network, std::vector<Range> segments,
-                const StepOptions& options, comm::Communicator& comm, Sentinel& sentinel)
-      : ProcessorStep(network,
-                      ranges_in(segments, static_cast<std::size_t>(comm.rank()),
-                                static_cast<std::size_t>(comm.size())),
-                      options, comm, &comm, sentinel),
-        segments_(std::move(segments)) {}
-
-  /// Sets the rows of the batch without an example, behind this rank's, to zero.
-  void clear_padding(const data::Batch& batch) {
-    const Range mine = rows(batch.piece);
-    network_.clear_exchanged({mine.end, mine.end + batch.padding().size()});
-  }
-
- private:
-  const std::vector<Range> segments_;
-};
-
-class ActivationsStep final : public CanonicalStep {
+class ActivationsStep final : public ProcessorStep {
  public:
   ActivationsStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                   Sentinel& sentinel)
-      : CanonicalStep(
+      : ProcessorStep(
             network,
             segments_of(network.parameters().layout(), static_cast<std::size_t>(comm.size())),
             options, comm, sentinel),
@@ -155,12 +146,11 @@ class ActivationsStep final : public CanonicalStep {
   Blocks published_;                             // the segments, and finite_on_
 };
 
-class PartialSumsStep final : public CanonicalStep {
+class PartialSumsStep final : public ProcessorStep {
  public:
   PartialSumsStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                   Sentinel& sentinel)
-      : CanonicalStep(network, {{0, network.parameters().values().size()}}, options, comm,
-                      sentinel) {
+      : ProcessorStep(network, whole_block(network), options, comm, sentinel) {
     reserve(sum_parts(Exchange::partial_sums, *options.plan));
   }
 
@@ -255,14 +245,11 @@ class AllReduceStep final : public ProcessorStep {
  public:
   AllReduceStep(nn::Network<float>& network, const StepOptions& options, comm::Communicator& comm,
                 Sentinel& sentinel)
-      : ProcessorStep(network, {{0, network.parameters().values().size()}}, options, comm, nullptr,
-                      sentinel),
+      : ProcessorStep(network, comm.size() == 1 ? whole_block(network) : std::vector<Range>{},
+                      options, comm, sentinel),
         all_sums_{network.parameters().gradients()} {}
 
   const char* name() const noexcept override { return "allreduce"; }
-  std::span<const Range> segments() const noexcept override {
-    return slice().first(comm_.size() == 1 ? 1 : 0);
-  }
   std::span<const optim::GradientSums> gradient_sums() override { return {&all_sums_, 1}; }
 
  private:

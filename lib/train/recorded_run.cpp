@@ -1,15 +1,14 @@
 #include "lockstep/train/recorded_run.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
 
@@ -131,6 +130,28 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
 
 }  // namespace
 
+void add_figures(ordered_json& object, const std::string& set, const SetFigures& figures,
+                 bool is_regression) {
+  object[set + "_loss"] = figures.loss;
+  object[set + (is_regression ? "_r2" : "_accuracy")] = figures.score;
+  for (const auto& [name, figure] : figures.metrics) object[set + "_" + name] = figure;
+}
+
+SetFigures figures_in(const ordered_json& object, const std::string& set, const JsonPlace& place) {
+  const std::string begin = set + "_";
+  const std::string loss = begin + "loss";
+  const std::string score = begin + (object.contains(begin + "r2") ? "r2" : "accuracy");
+  SetFigures figures = {number_in(object, loss.c_str(), place),
+                        number_in(object, score.c_str(), place)};
+  for (const auto& [key, value] : object.items()) {
+    if (!key.starts_with(begin) || key == loss || key == score) continue;
+    const bool is_nan = value.is_null();  // as JSON has it
+    figures.metrics.emplace_back(key.substr(begin.size()),
+                                 is_nan ? std::nan("") : number_in(object, key.c_str(), place));
+  }
+  return figures;
+}
+
 RecordedRun read_run(const std::filesystem::path& folder) {
   require_folder(folder);
   std::error_code ignored;
@@ -172,6 +193,18 @@ std::optional<ordered_json> summary_of_finished(const std::filesystem::path& fol
 }
 
 }  // namespace
+
+std::optional<RunEnd> recorded_end(const std::filesystem::path& folder) {
+  const JsonPlace place = place_in_run(folder / "summary.json");
+  try {
+    const ordered_json json = parse_object(read_text(place.path), place);
+    if (!json.contains("cause")) return std::nullopt;
+    return RunEnd{text_in(json, "status", place), count_in(json, "exit_code", place),
+                  text_in(json, "cause", place)};
+  } catch (const DataError&) {  // nullopt
+  }
+  return std::nullopt;
+}
 
 bool is_finished(const std::filesystem::path& folder) {
   return summary_of_finished(folder).has_value();

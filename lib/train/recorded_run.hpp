@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/report.hpp"
 
 namespace lockstep::train {
@@ -55,6 +57,26 @@ RecordedRun read_run(const std::filesystem::path& folder);
 /// Reads epochs.jsonl of a run: all fields of EpochReport but the new shares. The run may
 /// still be trained. Errors and ranks as of read_run(); an epoch must have ended.
 std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
+
+/// Adds loss, score and metrics of `set`, "test" or "validation", to an object: "test_loss",
+/// "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
+void add_figures(nlohmann::ordered_json& object, const std::string& set, const SetFigures& figures,
+                 bool is_regression);
+
+/// Reads what add_figures() adds.
+SetFigures figures_in(const nlohmann::ordered_json& object, const std::string& set,
+                      const JsonPlace& place);
+
+/// The end of a run that was stopped or failed.
+struct RunEnd {
+  std::string status;  ///< "stopped" or "failed"
+  std::uint64_t exit_code = 0;
+  std::string cause;
+};
+
+/// The end that summary.json records; nullopt: the run was neither stopped nor failed, or the file
+/// cannot be read. Local.
+std::optional<RunEnd> recorded_end(const std::filesystem::path& folder);
 
 /// True if the run's summary.json says that it is finished; false if it cannot be read. Local.
 bool is_finished(const std::filesystem::path& folder);

@@ -92,24 +92,18 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   });
 }
 
-Replica::Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
-                 const std::function<void(nn::Network<float>&)>& load)
+Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options)
     : groups_(groups), prefetch_(0), parts_(std::make_unique<Parts>()) {
-  require_equal_settings(shape, nullptr, options, groups_);
+  require_equal_settings(saved.shape, nullptr, options, groups_);
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_);
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
     rows_ = buffers.rows;
-    require_memory(shape, buffers, {}, groups_);
-    make_network(shape, options);
-    load(*network_);
+    require_memory(saved.shape, buffers, {}, groups_);
+    make_network(saved.shape, options);
+    read_weights(saved, *network_);
   });
   make_device(options);
-}
-
-Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options)
-    : Replica(saved.shape, groups, options,
-              [&](nn::Network<float>& network) { read_weights(saved, network); }) {
   require_one_checkpoint(groups_.all, &saved);
   steps_ = saved.info.step;
   examples_ = saved.info.examples;

@@ -293,8 +293,8 @@ class Replica {
   /// Ranks    collective.
   std::uint64_t weights_hash();
 
-  /// Compares the weights of all ranks before the first step of a program. Weights that differ
-  /// later are traced back to this step at most.
+  /// Compares the weights of all ranks before the first step of a program. An error about weights
+  /// that differ later names no earlier step than this as the last at which they were equal.
   ///
   /// Errors   as weights_hash().
   /// Ranks    collective.
@@ -319,8 +319,9 @@ class Replica {
   void take(Snapshot* snapshot);
 
   /// Sets weights, optimizer state and numbers of steps and examples to those of a checkpoint, of a
-  /// network of this shape, trained on any number of ranks. Every rank reads its part. Momentum of
-  /// sgd that the checkpoint has not begins at zero; what this optimizer does not keep is left.
+  /// network of this shape, trained on any number of ranks. Every rank reads its part. A
+  /// momentum of sgd that the checkpoint does not have is set to zero; moments that this optimizer
+  /// does not keep are ignored.
   ///
   /// Errors   throws comm::AgreedError (65) if a rank cannot read it, for one of another network,
   ///          or of a format from which this training does not continue (checkpoint.hpp); (2) for
@@ -370,9 +371,6 @@ class Replica {
                    const TrainingPosition& position);
 
  private:
-  Replica(const nn::NetworkShape& shape, const Groups& groups, const ReplicaOptions& options,
-          const std::function<void(nn::Network<float>&)>& load);
-
   template <class Batches>
   static const data::Plan& agreed_plan(const Batches& batches) {
     const data::Plan* plan = nullptr;

@@ -56,9 +56,11 @@ enum class DeviceExchange {
 };
 
 /// Options of a replica. The defaults are those of `lockstep train` but for nccl_timeout, so the
-/// same data gives the same weights. Ranks may differ in how they compute (simd, zeros, threads,
-/// prefetch; micro_batch but not with "model"; products, device and its options but not with
-/// allreduce), and must have the same in all else that is a value.
+/// same data gives the same weights.
+///
+/// Ranks may differ in simd, zeros, threads and prefetch; in micro_batch unless the mesh has
+/// "model"; in products, device and the options of devices unless the reduction is allreduce. All
+/// other values must be the same on all ranks; functions are not compared.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   /// `lockstep train` rounds the learning rate to float32: a program that wants the weights of its

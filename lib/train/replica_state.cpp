@@ -72,7 +72,7 @@ std::unique_ptr<Snapshot> Replica::make_snapshot() {
       std::fill_n(block.begin() + static_cast<std::ptrdiff_t>(mine.begin), mine.size(), 0.0F);
     }
   }
-  if (is_shared) groups_.all.all_agree(true);  // before a rank copies its slice
+  if (is_shared) groups_.all.barrier();  // before a rank copies its slice
   return snapshot;
 }
 
@@ -89,7 +89,7 @@ void Replica::take(Snapshot* snapshot) {
     copy_part(to, 0, 1);
   }
   if (snapshot != nullptr && plan_) snapshot->optimizer.scalars = training().optimizer().scalars();
-  groups_.all.all_agree(true);  // all parts are copied
+  groups_.all.barrier();  // all parts are copied
 }
 
 /// Copies part `part` of `parts` of the state to `to`. With a part for each rank of "batch" that is

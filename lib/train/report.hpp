@@ -19,9 +19,9 @@ namespace lockstep::train {
 /// What each rank sends in a step besides its results.
 struct RankMessage {
   std::uint64_t stop = 0;  ///< its request to stop after this step; 0: none
-  /// Time of its own work before the exchange: reading the batch, forward, loss, backward, without
+  /// Of its own work before the exchange: reading the batch, forward, loss, backward, without
   /// collectives that a flight recorder records (Communicator::record_in()).
-  std::uint64_t nanoseconds = 0;
+  double seconds = 0;
 };
 
 /// Report of one step, over all ranks. The loss is the mean with the weights of examples and
@@ -42,6 +42,26 @@ struct StepReport {
   std::string skipped = {};
   std::span<const RankMessage> messages = {};  ///< of every rank; valid until the next step
   double weight = 0;  ///< of the examples in all; without weights their number
+};
+
+/// Report of one epoch. Training loss and score are of its examples, computed before the update of
+/// each step, without those of skipped steps.
+///
+/// The score is accuracy; or, of a regression, R2: of training with the mean squared error 1 -
+/// loss, which assumes values with a variance of 1, as a table gives them, and no weights.
+struct EpochReport {
+  std::uint64_t epoch = 0;  ///< from 1
+  double train_loss = 0;
+  std::optional<double> train_score = {};  ///< none of other regressions
+  SetFigures test = {};
+  bool is_regression = false;
+  std::optional<SetFigures> validation = {};
+  double seconds = 0;  ///< of training in this process, without evaluation
+  double examples_per_second = 0;
+  std::uint64_t weights_hash = 0;
+  /// The leaves of a batch that each rank computes from the next epoch on (Plan::shares()); empty
+  /// if that does not change.
+  std::vector<std::uint64_t> new_shares = {};
 };
 
 /// Seconds of one step by phase, measured on rank 0; `total` includes the time between phases.
@@ -80,7 +100,7 @@ struct RunReport {
   std::vector<std::uint64_t> shares = {};
 };
 
-class Snapshot;  // shared_snapshot.hpp
+class Snapshot;  // internal: a copy of the weights and of the optimizer state
 
 /// A checkpoint that is to be saved.
 struct DueCheckpoint {

@@ -105,7 +105,7 @@ void SharedSnapshot::drop_after(int rank, std::uint64_t max_steps) {
 
 std::optional<KeptState> SharedSnapshot::newest(comm::Communicator& comm, std::uint64_t max_steps) {
   drop_after(comm.place().local_rank, max_steps);
-  comm.all_agree(true);  // all ranks have dropped them
+  comm.barrier();  // all ranks have dropped them
   std::uint64_t order = std::max(order_of(0), order_of(1));
   comm.all_reduce(std::span(&order, 1), comm::Op::min);
   const std::size_t chosen = order_of(0) == order ? 0 : 1;

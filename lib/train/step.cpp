@@ -156,9 +156,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
   seconds.compute += phase.take();
   const double own =
       seconds.data + seconds.compute - (comm_.recorded_seconds() - before);  // without waiting
-  constexpr double nanoseconds = 1e9;
-  messages_.data()[comm_.rank()] = {stop,
-                                    static_cast<std::uint64_t>(std::max(0.0, own) * nanoseconds)};
+  messages_.data()[comm_.rank()] = {stop, std::max(0.0, own)};
 
   comm_.all_gather(blocks_);
   sentinel_.compare();
@@ -184,7 +182,7 @@ StepResult Step::run(const data::Batch& batch, PhaseSeconds& seconds, std::uint6
   }
   if (updates) {
     update(weight);
-    result.gradient_norm = gradient_norm();
+    result.gradient_norm = optimizer().gradient_norm();
     seconds.update += phase.take();
     if (!publish()) result.not_finite = "gradient or its update";
     const double publishing = phase.take();

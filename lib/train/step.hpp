@@ -161,9 +161,6 @@ class Step {
   /// empty: each rank updates all. Local.
   virtual std::span<const Range> segments() const noexcept = 0;
 
-  /// Of the last update: see optim::Optimizer. Local.
-  virtual std::optional<double> gradient_norm() const noexcept { return std::nullopt; }
-
   /// Computes the pieces in micro-batches; null: each at once. Local.
   MicroBatches* micro_batches() const noexcept { return micro_batches_.get(); }
 
@@ -248,10 +245,11 @@ class Step {
   std::uint64_t steps_ = 0;
 };
 
-/// Resolves `asked` for this plan and network: `automatic` chooses the exchange that moves less
-/// data. The result is the same on every rank.
+/// ReplicaOptions::exchange of a canonical replica on the processor: `automatic` chooses the one
+/// that moves less data. The result is the same on every rank.
 /// Errors   throws ConfigError for an audit or micro-batches with what they cannot be used with.
-Exchange chosen_exchange(Exchange asked, const StepOptions& options, const nn::NetworkShape& shape);
+Exchange chosen_exchange(const nn::NetworkShape& shape, const data::Plan& plan,
+                         const ReplicaOptions& options);
 
 /// The most parts of a batch's tree of sums on any rank; 0 without partial sums. A canonical step
 /// has two blocks of the weights' size for each, to exchange it; one rank on the processor has one.

@@ -27,12 +27,7 @@ Stragglers::Stragglers(double factor, const data::Plan& plan, std::vector<std::s
       names_(std::move(names)),
       warn_(std::move(warn)),
       is_reported_(names_.size()),
-      ranks_(names_.size()),
-      seconds_(names_.size()),
-      examples_(names_.size()) {
-  sorted_seconds_.reserve(names_.size());
-  sorted_examples_.reserve(names_.size());
-}
+      ranks_(names_.size()) {}
 
 void Stragglers::on_step(const StepReport& report) {
   if (names_.size() < 2 || seen_++ < warm_up_steps) return;
@@ -43,27 +38,29 @@ void Stragglers::on_step(const StepReport& report) {
 void Stragglers::add(const StepReport& report) {
   assert(report.messages.size() == names_.size());
   const std::uint64_t step = (report.step - 1) % plan_.steps();
-  sorted_seconds_.clear();
-  sorted_examples_.clear();
-  for (std::size_t rank = 0; rank < names_.size(); ++rank) {
-    seconds_[rank] = static_cast<double>(report.messages[rank].nanoseconds) * 1e-9;
-    examples_[rank] = plan_.piece_size(step, rank);
-    if (examples_[rank] == 0) continue;
-    sorted_seconds_.push_back(seconds_[rank]);
-    sorted_examples_.push_back(examples_[rank]);
-  }
   ++steps_;
   step_seconds_ += report.seconds;
-  if (sorted_seconds_.empty()) return;
-  const double middle = median(sorted_seconds_);
-  const auto piece = static_cast<double>(median(sorted_examples_));
-  median_ += middle;
+  std::vector<double> seconds;  // of the ranks with examples
+  std::vector<std::uint64_t> examples;
   for (std::size_t rank = 0; rank < names_.size(); ++rank) {
-    if (examples_[rank] == 0) continue;
-    const double expected = middle * std::max(1.0, static_cast<double>(examples_[rank]) / piece);
-    ranks_[rank].seconds += seconds_[rank];
+    const std::uint64_t piece = plan_.piece_size(step, rank);
+    if (piece == 0) continue;
+    seconds.push_back(report.messages[rank].seconds);
+    examples.push_back(piece);
+  }
+  if (seconds.empty()) return;
+  const double median_seconds = median(seconds);
+  const auto median_piece = static_cast<double>(median(examples));
+  median_ += median_seconds;
+  for (std::size_t rank = 0; rank < names_.size(); ++rank) {
+    const std::uint64_t piece = plan_.piece_size(step, rank);
+    if (piece == 0) continue;
+    const double expected =
+        median_seconds * std::max(1.0, static_cast<double>(piece) / median_piece);
+    const double own = report.messages[rank].seconds;
+    ranks_[rank].seconds += own;
     ranks_[rank].expected += expected;
-    if (seconds_[rank] > factor_ * expected) ++ranks_[rank].slow_steps;
+    if (own > factor_ * expected) ++ranks_[rank].slow_steps;
   }
 }
 

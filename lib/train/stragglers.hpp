@@ -56,11 +56,6 @@ class Stragglers final : public Observer {
   std::uint64_t steps_ = 0;
   double step_seconds_ = 0;
   double median_ = 0;
-  // Of a step, allocated once.
-  std::vector<double> seconds_;
-  std::vector<std::uint64_t> examples_;
-  std::vector<double> sorted_seconds_;
-  std::vector<std::uint64_t> sorted_examples_;
 };
 
 }  // namespace lockstep::train

@@ -317,9 +317,8 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
 void Trainer::BeforeExchange::add(std::span<const RankMessage> messages) {
   if (steps == 0 || steps == warm_up_steps) seconds.assign(messages.size(), 0);
   ++steps;
-  constexpr double nanosecond = 1e-9;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    seconds[rank] += static_cast<double>(messages[rank].nanoseconds) * nanosecond;
+    seconds[rank] += messages[rank].seconds;
   }
 }
 

@@ -99,7 +99,7 @@ class Inference(command.CommandTest):
 
     def test_table(self):
         result = self.succeed("evaluate", self.checkpoint, DATA)
-        self.assert_says(result.out, ["200 examples", "exactly once", "784-32-10", "misread",
+        self.assert_says(result.out, ["200 examples", "exactly once", "784-32-10", "misclassified",
                                       self.made.summary["weights_hash"]], result)
 
     def predict(self, name, *args, **options):

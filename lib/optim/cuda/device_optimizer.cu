@@ -44,7 +44,7 @@ __device__ bool is_finite(float value) { return fabsf(value) <= std::numeric_lim
 
 /// The mean gradient, before it is clipped.
 __device__ float mean_of(const PassFactors& f, float sum) {
-  return flush_small_to_zero(sum * f.adam.inverse_weight, optim::min_gradient);
+  return flush_small_to_zero(sum * f.inverse_weight, optim::min_gradient);
 }
 
 __device__ float clipped(const PassFactors& f, float mean) {
@@ -55,8 +55,8 @@ __device__ float clipped(const PassFactors& f, float mean) {
 /// lamb's r.
 __device__ float direction_of(const PassFactors& f, float value, float first, float second) {
   const float m = first * f.inverse_correction1;
-  const float v = second * f.adam.inverse_correction2;
-  return m / (sqrtf(v) + f.adam.epsilon) + f.decay * value;
+  const float v = second * f.inverse_correction2;
+  return m / (sqrtf(v) + f.epsilon) + f.decay * value;
 }
 
 /// Does `pass` to one weight, as optimizer.cpp. Returns true if the gradient, its square, the
@@ -87,14 +87,13 @@ __device__ bool update(const PassFactors& f, float sum, float& value, float& fir
       if constexpr (pass == Pass::adam) {
         if (f.decay != 0) g = g + f.decay * value;
       }
-      first = flush_small_to_zero(f.adam.beta1 * first + f.adam.rest1 * g, optim::min_first_moment);
-      second = flush_small_to_zero(f.adam.beta2 * second + f.adam.rest2 * (g * g),
-                                   optim::min_second_moment);
-      const float corrected_second = second * f.adam.inverse_correction2;
+      first = flush_small_to_zero(f.beta1 * first + f.rest1 * g, optim::min_first_moment);
+      second = flush_small_to_zero(f.beta2 * second + f.rest2 * (g * g), optim::min_second_moment);
+      const float corrected_second = second * f.inverse_correction2;
       if constexpr (pass != Pass::lamb_moments) {
         if constexpr (pass == Pass::adamw) value = value * f.kept;
         const float root = sqrtf(corrected_second);
-        value = value - first * f.adam.corrected_rate / (root + f.adam.epsilon);
+        value = value - first * f.corrected_rate / (root + f.epsilon);
       }
       return finite && is_finite(corrected_second) && is_finite(value);
     }
@@ -141,7 +140,7 @@ __device__ bool has_finite_square(float sum, float inverse_weight) {
 __global__ void check_fours(DeviceUpdateSlice s, const PassFactors* factors) {
   const std::size_t at = 4 * (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x);
   if (at >= s.count) return;
-  const float factor = factors->adam.inverse_weight;
+  const float factor = factors->inverse_weight;
   const float4 sum = sum_parts(s, at);
   const bool finite = has_finite_square(sum.x, factor) && has_finite_square(sum.y, factor) &&
                       has_finite_square(sum.z, factor) && has_finite_square(sum.w, factor);

@@ -53,8 +53,6 @@ class DeviceStep : public Step {
                 tensors_in(network_.host().parameters().layout(), std::span(&slice_, 1)), stream_) {
   }
 
-  std::optional<double> gradient_norm() const noexcept final { return update_.gradient_norm(); }
-
   /// True if the sums are finite. Blocks.
   bool check(const DeviceSums& sums, double weight) {
     update_.enqueue_check(sums, weight);

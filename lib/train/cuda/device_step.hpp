@@ -48,13 +48,7 @@ class DeviceUpdate final : public optim::OptimizerState {
   DeviceUpdate(std::span<float> values, const optim::OptimizerOptions& options,
                const std::vector<optim::UpdatedTensor>& tensors, const cuda::Stream& stream);
 
-  const optim::OptimizerScalars& scalars() const noexcept override {
-    return update_passes_.scalars();
-  }
   void copy(optim::Moment moment, std::span<float> into) override;
-  void set_scalars(const optim::OptimizerScalars& scalars) override {
-    update_passes_.set_scalars(scalars);
-  }
   void restore(optim::Moment moment, std::span<const float> from) override;
 
   /// Enqueues a check of the sums of a slice, over examples of weight `weight` in all; then
@@ -62,7 +56,7 @@ class DeviceUpdate final : public optim::OptimizerState {
   void enqueue_check(const DeviceSums& sums, double weight);
 
   /// True if the update needs norms: then run() does it, else begin() and enqueue().
-  bool needs_norms() const noexcept { return optim::needs_norms(update_passes_.options()); }
+  bool needs_norms() const noexcept { return optim::needs_norms(update_passes_->options()); }
 
   /// Begins the update of step `step` (from 0) with sums over examples of weight `weight` in all.
   /// The previous update must be complete.
@@ -73,9 +67,6 @@ class DeviceUpdate final : public optim::OptimizerState {
 
   /// Does the update; the last passes are enqueued. Collective over the ranks of `ranks`.
   void run(const DeviceSums& sums, double weight, std::uint64_t step, const optim::RankSums& ranks);
-
-  /// See optim::Optimizer.
-  std::optional<double> gradient_norm() const noexcept { return update_passes_.gradient_norm(); }
 
   /// True if the gradient was finite; valid when the update, or the check, is complete.
   bool finite() const noexcept { return is_finite_ && *not_finite_.data() == 0; }
@@ -91,7 +82,6 @@ class DeviceUpdate final : public optim::OptimizerState {
 
   std::span<float> values_;
   const cuda::Stream& stream_;
-  optim::UpdatePasses update_passes_;
   std::vector<optim::RangePass> passes_;  // without factors
   cuda::DeviceBuffer<float> first_;       // empty if the optimizer does not have it
   cuda::DeviceBuffer<float> second_;

@@ -25,9 +25,9 @@ void DeviceSums::put(cuda::DeviceUpdateSlice& slice) const noexcept {
 DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::OptimizerOptions& options,
                            const std::vector<optim::UpdatedTensor>& tensors,
                            const cuda::Stream& stream)
-    : values_(values),
+    : OptimizerState(options, tensors),
+      values_(values),
       stream_(stream),
-      update_passes_(options, tensors),
       not_finite_(1),
       device_not_finite_(1) {
   const std::size_t moments = optim::moment_names(options).size();
@@ -35,7 +35,7 @@ DeviceUpdate::DeviceUpdate(std::span<float> values, const optim::OptimizerOption
   if (moments > 1) second_ = cuda::DeviceBuffer<float>(values.size());
   cuda::clear(first_.span(), stream);
   cuda::clear(second_.span(), stream);
-  const auto passes = update_passes_.passes(values.size());
+  const auto passes = update_passes_->passes(values.size());
   passes_.assign(passes.begin(), passes.end());
   constexpr std::size_t others = 3;  // squares of gradients, moments of lamb, norms of tensors
   factors_ = cuda::PinnedBuffer<optim::PassFactors>(passes_.size() + others);
@@ -75,7 +75,7 @@ const optim::PassFactors* DeviceUpdate::put(const optim::PassFactors& factors, s
 
 void DeviceUpdate::enqueue_check(const DeviceSums& sums, double weight) {
   optim::PassFactors factors = {};
-  factors.adam.inverse_weight = static_cast<float>(1 / weight);
+  factors.inverse_weight = static_cast<float>(1 / weight);
   clear_flag();
   cuda::check_sums(slice_with(sums), put(factors, 0), stream_);
   fetch_flag();
@@ -83,7 +83,7 @@ void DeviceUpdate::enqueue_check(const DeviceSums& sums, double weight) {
 }
 
 void DeviceUpdate::begin(double weight, std::uint64_t step) {
-  const auto passes = update_passes_.begin(values_.size(), weight, step);
+  const auto passes = update_passes_->begin(values_.size(), weight, step);
   std::transform(passes.begin(), passes.end(), factors_.data(),
                  [](const optim::RangePass& pass) { return pass.factors; });
   is_finite_ = true;
@@ -143,7 +143,7 @@ void DeviceUpdate::run(const DeviceSums& sums, double weight, std::uint64_t step
                        const optim::RankSums& ranks) {
   Kernels kernels(*this, sums);
   clear_flag();
-  is_finite_ = update_passes_.update(kernels, values_.size(), weight, step, ranks);
+  is_finite_ = update_passes_->update(kernels, values_.size(), weight, step, ranks);
   fetch_flag();
 }
 

@@ -477,7 +477,7 @@ TEST_CASE("no value is read after the end was asked for", "[prefetch]") {
   constexpr std::size_t depth = 20;
   std::atomic<int> calls = 0;
   {
-    ReadAhead<int> values(std::vector<int>(depth + 2), depth, [&](int&, std::uint64_t) {
+    ReadAhead values(depth + 2, depth, [&](std::size_t, std::uint64_t) {
       ++calls;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       return true;

@@ -54,7 +54,7 @@ struct Table {
   /// Opens the table for a network that was trained on `schema`.
   Records read(const TableSchema& schema, bool needs_labels = true) const {
     data::ReadOptions options;
-    options.table = std::make_shared<const TableSchema>(schema);
+    options.schema = std::make_shared<const TableSchema>(schema);
     options.needs_labels = needs_labels;
     data::CsvSource source(path, options);
     return read_all(source);
@@ -296,7 +296,7 @@ TEST_CASE("texts of a record become the features that its file gives", "[data][t
   TableSchema schema = Table(rows).find();
   const Table table(rows);
   data::ReadOptions options;
-  options.table = std::make_shared<const TableSchema>(schema);
+  options.schema = std::make_shared<const TableSchema>(schema);
   data::CsvSource source(table.path, options);
   data::add_moments(schema, source, true);
   const Records expected = table.read(schema);

@@ -241,7 +241,7 @@ TEST_CASE("device: sums of squares are exact", "[device]") {
   const cuda::Stream stream;
   Guarded<unsigned long long> words(std::vector<unsigned long long>(ExactSquares::words, 0ULL));
   optim::PassFactors factors = {};
-  factors.adam.inverse_weight = 0.125F;
+  factors.inverse_weight = 0.125F;
   slice.factors.write(std::vector<optim::PassFactors>(4, factors), stream);
   const auto value_of = [&](Squared what, Range range) {
     cuda::clear(words.span(), stream);

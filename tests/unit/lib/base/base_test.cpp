@@ -17,6 +17,7 @@
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/philox.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/base/text.hpp"
 #include "tests/support/soon.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -184,11 +185,15 @@ TEST_CASE("a path that cannot be a folder is refused before anything is made", "
 
 TEST_CASE("a folder has one lock, until its holder ends", "[base]") {
   const test::TemporaryFolder folder;
+  CHECK(lock_state(folder.path()) == LockState::unknown);
+  CHECK(std::filesystem::is_empty(folder.path()));
   {
     const FolderLock lock(folder.path());
     CHECK_THROWS_WITH(FolderLock(folder.path()),
                       Catch::Contains("process " + std::to_string(::getpid())));
+    CHECK(lock_state(folder.path()) == LockState::held);
   }
+  CHECK(lock_state(folder.path()) == LockState::free);
   const FolderLock again(folder.path());
 }
 

@@ -16,7 +16,7 @@ constexpr double now = 1000;
 /// A rank that began a collective of its step `age` seconds ago, and is in it unless it ended.
 Flight flight(std::uint32_t rank, std::uint64_t step, std::uint64_t number, bool open,
               const char* name = "all_gather", double age = 30) {
-  Flight made = {.rank = rank, .ranks = 3, .process = 100 + static_cast<int>(rank)};
+  Flight made = {{.rank = rank, .ranks = 3, .process = 100 + static_cast<int>(rank)}, {}};
   std::copy_n("alpha", 6, made.host.begin());
   made.step = step;
   made.phase = Phase::step;

@@ -328,7 +328,7 @@ TEST_CASE("reductions under every layout", "[mesh]") {
   const int ranks = GENERATE(1, 2, 3, 4, 6, 8);
   const std::size_t axis = GENERATE(0U, 1U, 2U);
   const auto whole = counting<float>({4, 5, 6});
-  const auto sums = collective::narrowed<float>(collective::sum_along(whole, axis), 1);
+  const auto sums = sharding::narrowed<float>(sharding::sum_along(whole, axis), 1);
   const auto means = sums.map([&](float v) { return v / static_cast<float>(whole.shape()[axis]); });
   const auto wrong = on_meshes(ranks, [&](Mesh& mesh) -> std::string {
     for (const auto& layout : test::layouts_of(mesh, 3)) {

@@ -48,8 +48,8 @@ struct Measured {
   Balance balance{plan};
   comm::SelfCommunicator self;
 
-  void add(int steps, std::uint64_t step, std::uint64_t first, std::uint64_t second,
-           double seconds = 1) {
+  /// `first`, `second`: seconds of the ranks' own work; `seconds`: of each whole step.
+  void add(int steps, std::uint64_t step, double first, double second, double seconds = 1) {
     const std::vector<RankMessage> messages = {{0, first}, {0, second}};
     for (int i = 0; i < steps; ++i) balance.add(step, messages, seconds);
   }

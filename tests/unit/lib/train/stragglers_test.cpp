@@ -8,7 +8,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr std::uint64_t millisecond = 1'000'000;  // in nanoseconds
+constexpr double millisecond = 1e-3;
 
 /// The times of all ranks in a step, in milliseconds.
 using Times = std::function<std::vector<std::uint64_t>(std::uint64_t step)>;
@@ -29,7 +29,9 @@ std::vector<std::string> warnings_of(const data::Plan& plan, std::uint64_t steps
   Stragglers stragglers(1.5, plan, names, [&](const std::string& text) { found.push_back(text); });
   for (std::uint64_t step = 1; step <= steps; ++step) {
     std::vector<RankMessage> messages;
-    for (const auto time : times(step)) messages.push_back({0, time * millisecond});
+    for (const auto time : times(step)) {
+      messages.push_back({0, static_cast<double>(time) * millisecond});
+    }
     StepReport report;
     report.step = step;
     report.seconds = step_seconds;
@@ -58,8 +60,9 @@ TEST_CASE("a slow rank is named once", "[stragglers]") {
 
 TEST_CASE("what is not worth a warning", "[stragglers]") {
   const auto plan = plan_of(64, 4, 16);
-  CHECK(warnings_of(plan, {5, 6, 5, 7}).empty());       // below the factor
-  CHECK(warnings_of(plan_of(64, 1, 16), {5}).empty());  // alone
+  CHECK(warnings_of(plan, {5, 6, 5, 7}).empty());          // below the factor
+  CHECK(warnings_of(plan, {500, 500, 500, 500}).empty());  // all as slow
+  CHECK(warnings_of(plan_of(64, 1, 16), {5}).empty());     // alone
   CHECK(warnings_of(plan, 60, 0.02,
                     [](auto) {  // less than 5 s
                       return std::vector<std::uint64_t>{5, 6, 5, 12};
