@@ -340,7 +340,8 @@ class Dataset {
     }));
   }
 
-  /// Pairs (first + i, element i), i counted in the pass: under FILE, in each worker's files.
+  /// Pairs (first + i, element i), i counted in the pass: under FILE, in each worker's files. The
+  /// number wraps around, as all integers here.
   Dataset<std::pair<std::int64_t, T>> enumerate(std::int64_t first = 0) const {
     using Pair = std::pair<std::int64_t, T>;
     return Dataset<Pair>(pipeline_.enumerate(first, [](std::int64_t number, readers::Any element) {

@@ -421,7 +421,7 @@ std::optional<std::size_t> if_equal(comm::Communicator& comm, std::optional<std:
 
 /// The plan of workers that batch data sets of their own: each reads its stream in pieces of
 /// `batch_size` examples, as under FILE with rule `balanced`. nullopt unless all have the same
-/// batch size and a known number of examples. Collective.
+/// batch size and a known number of examples, within the limits of a plan. Collective.
 std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_t batch_size,
                                           std::optional<std::uint64_t> examples) {
   const bool known = examples && *examples != endless && batch_size > 0;
@@ -429,7 +429,13 @@ std::optional<data::Plan> plan_of_workers(comm::Communicator& comm, std::uint64_
   const auto counts = comm::gather_number(comm, known ? *examples : 0);
   if (sizes.front() == 0 || !are_equal(sizes)) return std::nullopt;
   const std::uint64_t ranks = sizes.size();
-  const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  constexpr std::uint64_t most = std::uint64_t{1} << 63;
+  std::uint64_t records = 0;
+  for (const std::uint64_t examples_of : counts) {
+    if (examples_of > most / ranks - records) return std::nullopt;
+    records += examples_of;
+  }
+  if (batch_size > most / ranks) return std::nullopt;
   return data::Plan({.records = records,
                      .batch_size = batch_size * ranks,
                      .ranks = ranks,
@@ -470,7 +476,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
       .plan = plan,
       .why_no_plan =
           {"the numbers of examples of all workers' data sets are not known before they "
-           "are read, or their batch sizes differ",
+           "are read, their batch sizes differ, or they are too large for a plan",
            "end each in batch(size), of one size; give the number of elements of a generator "
            "by assert_cardinality(n), before batch; or use "
            "distribute_dataset"},

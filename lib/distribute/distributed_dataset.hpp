@@ -170,8 +170,9 @@ class DistributedBatches {
   explicit DistributedBatches(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Type and shape of this replica's values, one spec per part. Axis 0 counts examples; its length
-  /// is unknown unless all pieces of all steps have the same length. On a rank without data the
-  /// shape is (0) until the first step.
+  /// is unknown unless all pieces of all steps have the same length. A map over batches must not
+  /// change their numbers of examples. On a rank without data the shape is (0) until the first
+  /// step.
   ///
   /// Reads the first batch of the next epoch, unless one was read before, and keeps it for the
   /// iteration of that epoch: no element is lost or read twice. Local.

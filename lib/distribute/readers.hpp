@@ -398,7 +398,7 @@ class Enumerated final : public Reader {
 
  private:
   Item numbered(Item item, std::uint64_t index) const {
-    const std::int64_t number = first_ + static_cast<std::int64_t>(index);
+    const auto number = static_cast<std::int64_t>(static_cast<std::uint64_t>(first_) + index);
     return {make_pair_(number, std::move(item.value)), item.id, item.epoch};
   }
 

@@ -275,10 +275,10 @@ auto with_parts(const T& value, Function&& function) {
   }
 }
 
-/// "image, label".
+/// The names in quotes: maps of other names have another text.
 template <class Part>
 std::string names_of(const std::map<std::string, Part>& value) {
-  return joined(value, ", ", [](const auto& named) { return named.first; });
+  return joined(value, ", ", [](const auto& named) { return to_text(named.first); });
 }
 
 /// `combine(parts)` of the parts of each name. Throws DataError if the names differ.

@@ -125,35 +125,42 @@ void require_divisible(ReduceOp op) {
   refuse("a mean of whole numbers would be rounded", "map them to double first");
 }
 
+/// reduce_along() where no replica has a value. Collective.
+template <Number T>
+Tensor<T> reduce_no_values(comm::Communicator& comm, ReduceOp op, const Tensor<T>& mine,
+                           std::ptrdiff_t wanted) {
+  auto all = all_tensors(comm, mine);
+  drop_empty(all);
+  const std::size_t axis = sharding::axis_from_0(wanted, all.front().shape().size());
+  require_alike(all, axis);
+  const auto zeros = sharding::sum_along(all.front(), axis);
+  if (op == ReduceOp::mean && !zeros.values().empty()) {
+    refuse("the mean of no values", "reduce a batch that holds an example");
+  }
+  return sharding::narrowed<T>(zeros, 1);
+}
+
 /// The reduction over all replicas and along `axis`. Collective.
 template <Number T>
 Tensor<T> reduce_along(comm::Communicator& comm, ReduceOp op, const Tensor<T>& mine,
                        std::ptrdiff_t wanted) {
-  const std::size_t axis = sharding::axis_from_0(wanted, mine.shape().size());
   require_divisible<T>(op);
   Tensor<Wide<T>> sums;
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(comm.size()));
   comm::together(comm, [&] {
-    if (wanted != 0 && mine.shape() == Tensor<T>().shape()) return;  // without examples
+    if (mine.values().empty()) return;  // without examples
+    const std::size_t axis = sharding::axis_from_0(wanted, mine.shape().size());
     sums = sharding::sum_along(mine, axis);
-    if (mine.values().empty()) return;
     counts[static_cast<std::size_t>(comm.rank())] = sharding::view_axis(mine.shape(), axis).length;
   });
   comm.all_gather(std::span(counts));
   const std::uint64_t count = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  if (count == 0) return reduce_no_values(comm, op, mine, wanted);
   auto all = all_tensors(comm, sums);
-  if (count > 0) {  // skip the replicas without examples
-    auto each = counts.begin();
-    std::erase_if(all, [&](const auto&) { return *each++ == 0; });
-  } else {
-    drop_empty(all);
-  }
-  const auto total = add_up(std::move(all));
-  if (op == ReduceOp::mean && count == 0 && !total.values().empty()) {
-    refuse("the mean of no values", "reduce a batch that holds an example");
-  }
-  return sharding::narrowed<T>(total,
-                               op == ReduceOp::mean && count > 0 ? static_cast<double>(count) : 1);
+  auto each = counts.begin();
+  std::erase_if(all, [&](const auto&) { return *each++ == 0; });
+  return sharding::narrowed<T>(add_up(std::move(all)),
+                               op == ReduceOp::mean ? static_cast<double>(count) : 1);
 }
 
 /// The element-wise reduction over all replicas. Collective.

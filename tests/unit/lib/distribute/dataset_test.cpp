@@ -1,6 +1,7 @@
 #include "lockstep/distribute/dataset.hpp"
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <set>
 
 #include "lockstep/base/philox.hpp"
@@ -228,6 +229,8 @@ TEST_CASE("elements are selected and combined as by tf.data", "[distribute]") {
   check(numbers(0, 5).skip(9), "");
   check(numbers(0, 9).skip(2).take(3).shard(2, 0), "2 4 ");
   check(numbers(7, 3).enumerate(5), "(5, 7) (6, 8) (7, 9) ");
+  check(numbers(7, 2).enumerate(std::numeric_limits<std::int64_t>::max()),
+        "(9223372036854775807, 7) (-9223372036854775808, 8) ");
   check(numbers(7, 2).repeat(2).enumerate(), "(0, 7) (1, 8) (2, 7) (3, 8) ");
   check(numbers(1, 3).zip(numbers(4, 9)), "(1, 4) (2, 5) (3, 6) ");
   check(numbers(1, 3).repeat().zip(numbers(4, 2)), "(1, 4) (2, 5) ");

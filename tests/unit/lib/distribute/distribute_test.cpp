@@ -2,6 +2,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -445,6 +446,21 @@ TEST_CASE("the element spec tells type and shape", "[distribute]") {
     return to_text(data.element_spec()[0]);
   });
   CHECK(of_workers == std::vector<std::string>(2, "int64 (?)"));  // the second one ends with 1
+}
+
+TEST_CASE("workers' data sets that are too large for a plan are read without one", "[distribute]") {
+  const auto reasons = test::per_rank(3, [](comm::Communicator& comm) {
+    const auto data = Strategy(comm).distribute_datasets_from_function([](const InputContext&) {
+      return range_dataset(std::numeric_limits<std::int64_t>::max()).batch(4);
+    });
+    try {
+      data.plan();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  });
+  for (const auto& reason : reasons) CHECK_THAT(reason, Catch::Contains("too large for a plan"));
 }
 
 TEST_CASE("only one thread at a time reads from a source", "[distribute]") {

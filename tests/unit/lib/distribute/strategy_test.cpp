@@ -352,6 +352,26 @@ TEST_CASE("a replica without examples is left out along any axis", "[distribute]
   }
 }
 
+TEST_CASE("where no replica has examples, a sum is zeros and a mean is refused", "[distribute]") {
+  const auto reduced = [](ReduceOp op, std::ptrdiff_t axis, const Tensor<float>& first) {
+    return on_all(2, [&](comm::Communicator& comm) {
+      Strategy strategy(comm);
+      const auto value = strategy.run([&] {
+        return comm.rank() == 0 ? first : Tensor<float>({0, 3}, {});
+      });
+      return strategy.reduce(op, value, axis);
+    });
+  };
+  const Tensor<float> known({0, 3}, {});
+  const Tensor<float> unknown;
+  for (const auto& first : {known, unknown}) {
+    CHECK(reduced(ReduceOp::sum, 0, first) == Tensor<float>({3}, {0, 0, 0}));
+    CHECK(reduced(ReduceOp::sum, -1, first) == Tensor<float>({0}, {}));
+    CHECK_THROWS_WITH(reduced(ReduceOp::mean, 0, first), Catch::Contains("the mean of no values"));
+    CHECK_THROWS_AS(reduced(ReduceOp::sum, 2, first), comm::AgreedError);
+  }
+}
+
 TEST_CASE("gather joins along any axis", "[distribute]") {
   const auto joined = on_all(3, [](comm::Communicator& comm) {
     Strategy strategy(comm);

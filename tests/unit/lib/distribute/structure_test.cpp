@@ -52,7 +52,12 @@ TEST_CASE("maps and structs are batched, cut and described by their parts", "[di
     return i == 2 ? ByName{{"z", i}} : ByName{{"x", i}};
   });
   const auto batches = odd.batch(3);
-  CHECK_THROWS_WITH(batches.begin(), Catch::Contains("parts named x and z"));
+  CHECK_THROWS_WITH(batches.begin(), Catch::Contains("parts named \"x\" and \"z\""));
+  const auto alike = range_dataset(2).map([](std::int64_t i) {
+    return i == 0 ? ByName{{"x, y", i}} : ByName{{"x", i}, {"y", i}};
+  });
+  const auto unequal = alike.batch(2);
+  CHECK_THROWS_WITH(unequal.begin(), Catch::Contains("parts named \"x, y\" and \"x\", \"y\""));
 }
 
 TEST_CASE("values of several parts are reduced, gathered and read", "[distribute]") {
