@@ -2,9 +2,14 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -15,11 +20,14 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/writer.hpp"
+#include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -165,18 +173,23 @@ Syntax convert_syntax() {
   syntax.command = "lockstep convert";
   syntax.does =
       "Writes a data set again, in another format or into other files: contiguous runs of its "
-      "records, in order. Numbers are those that training reads, in float32.";
+      "records, in order. Numbers are written in float32, neither divided nor standardized "
+      "(--standardize true: standardized). Of a table, each word becomes a feature of 0 and 1, and "
+      "each label the number of its class; to --format csv it is copied as text, but for "
+      "--ignore-columns.";
   syntax.usage = "FROM TO --format F [flags]";
-  syntax.operand = "folder";
+  syntax.example = "lockstep convert iris.csv iris --format npy --label-column species";
+  syntax.operand = "file or folder";
   syntax.operands = 2;
+  syntax.settings = {"classes", "train-limit", "test-limit", "test-split", "seed"};
+  syntax.take_table_settings();
+  syntax.other_help = {{"seed", "of the test split"},
+                       {"standardize",
+                        "of a table: true: write numbers standardized; "
+                        "auto: as they are in the table"}};
   syntax.flags = target_flags("");
-  syntax.flags.insert(syntax.flags.end(),
-                      {{"from-format", "auto|idx|csv|npy|tfrecord|cifar|picture",
-                        "of the files that are read; auto: the one that is there", "auto"},
-                       {"image-size", "auto|N|ROWSxCOLUMNS",
-                        "pictures are cropped and scaled to this size", "auto"},
-                       {"train-limit", "N", "the first N training records"},
-                       {"test-limit", "N", "the first N test records"}});
+  syntax.flags.push_back({"from-format", "auto|idx|csv|npy|tfrecord|cifar|picture",
+                          "of the files that are read; auto: the one that is there", "auto"});
   return syntax;
 }
 
@@ -191,41 +204,88 @@ std::optional<data::Format> source_format(const Arguments& arguments) {
       "use one of them");
 }
 
-/// A message about the format of the source, which is --from-format here.
+/// A message about the source, which is an operand here, with --from-format.
 std::string of_source(std::string text) {
-  const std::string name = "`format";
-  for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
-    text.replace(at, name.size(), "`from_format");
+  for (const auto& [name, here] : {std::pair{"`format", "`from_format"}, {"`data=", "`"}}) {
+    for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
+      text.replace(at, std::string_view(name).size(), here);
+    }
   }
   return text;
 }
 
-/// The source, with undivided features; any label is valid.
-data::DataSet open_source(const Arguments& arguments) {
+/// What is converted.
+struct Origin {
+  RunConfig config;
   data::DataSetOptions options;
-  options.train_limit = arguments.number("train-limit", 1, max_records);
-  options.test_limit = arguments.number("test-limit", 1, max_records);
-  options.divide_by = 1.0F;
-  options.classes = std::numeric_limits<std::int32_t>::max();
-  options.format = source_format(arguments);
-  try {
-    options.pictures.size = data::parse_image_size(arguments.value("image-size"));
-  } catch (const ConfigError& error) {
-    throw ConfigError(std::string("--image-size: ") + error.what());
+  data::FolderFiles files;  ///< none of built-in data
+  data::DataSet set;
+
+  /// The table of which records are copied as texts; null: others, or records that are converted.
+  std::shared_ptr<const data::TableSchema> copied_to(data::Format to) const {
+    return to == data::Format::csv ? set.train->table() : nullptr;
   }
-  RunConfig given;
-  given.data = arguments.operand();
-  given.image_size = arguments.value("image-size");
+};
+
+/// Opens the source, with undivided features. Where it is no table, any label is valid.
+Origin open_origin(const Arguments& arguments) {
+  Origin from;
+  auto& [config, options, files, set] = from;
+  config = config_over(RunConfig(), arguments);
+  config.data = arguments.operand();
+  require_split_for_seed(arguments, config);
+  options = data_options(config);
+  options.format = source_format(arguments);
+  options.may_lack_test = true;
+  if (config.standardize != "true") options.divide_by = 1.0F;
   try {
-    data::DataSet set = data::open_data_set(given.data, options);
-    require_used(given, *set.train);
-    return set;
-  } catch (const Error& error) {
-    if (error.remedy().find("`test_split=") != std::string::npos) {
-      throw DataError(error.problem(), "name a folder with files called train* and test*");
+    if (data::drawn_set(config.data) == nullptr) {
+      files = data::find_files(config.data, {.format = options.format, .may_lack_test = true});
     }
+    if (!config.classes && files.format != data::Format::csv) {
+      options.classes = std::numeric_limits<std::int32_t>::max();
+    }
+    set = data::open_data_set(config.data, options);
+    require_used(config, *set.train);
+  } catch (const Error& error) {
     throw Error(error.code(), of_source(error.problem()), of_source(error.remedy()));
   }
+  if (set.test == nullptr && config.test_limit) {
+    throw ConfigError("--test-limit: " + config.data + " has no test set",
+                      "leave it out, or take one from the training records: `test_split=0.2`");
+  }
+  return from;
+}
+
+/// Throws ConfigError if `to` cannot hold what a table has, or for a setting that has no effect on
+/// one that is copied.
+void require_fitting(const Origin& from, data::Format to) {
+  const auto table = from.set.train->table();
+  if (table == nullptr) return;
+  const std::string& data = from.config.data;
+  if (from.copied_to(to) != nullptr) {
+    const std::string changed = from.config.standardize == "true" ? "standardize=true"
+                                : from.config.missing == "zero"   ? "missing=zero"
+                                                                  : "";
+    if (changed.empty()) return;
+    throw ConfigError("`" + changed + "` with `format=csv`: " + data + " is copied as it is",
+                      "leave it out, and give it to `lockstep train`");
+  }
+  constexpr std::array titles = {"IDX", "CSV", "NPY", "TFRecord"};
+  const auto refuse = [&](const std::string& problem, const std::string& other = "") {
+    throw ConfigError(data + ": " + titles.at(static_cast<std::size_t>(to)) + problem,
+                      "write a table: `format=csv`" + other);
+  };
+  const std::string names = listed(table->label_names());
+  if (table->is_regression()) {
+    refuse(" holds labels, not numbers to predict: " + names,
+           table->targets.size() == 1 ? "; or, if these are classes, `task=classification`" : "");
+  }
+  if (table->is_multi_label()) refuse(" holds one label a record, not several: " + names);
+  if (table->weight.empty()) return;
+  refuse(" holds no weights of records: " + in_quotes(table->weight),
+         "; or leave them out: `ignore_columns=" + data::csv_field(table->weight) +
+             "` in place of `weight_column`");
 }
 
 /// Reads a source in order, about a megabyte at a time.
@@ -273,19 +333,174 @@ data::FinishedFiles convert_part(data::Source& source, const data::Target& targe
   });
 }
 
+/// The records of the files of a table as texts, in order, with the columns of the first file but
+/// for those that are ignored.
+class TableTexts {
+ public:
+  TableTexts(const std::vector<data::RecordFiles>& files, const data::TableOptions& options)
+      : files_(files), options_(options) {
+    open();
+    for (const std::size_t column : chosen_) names_.push_back(all_[column]);
+  }
+
+  const std::vector<std::string>& names() const noexcept { return names_; }
+
+  /// The fields of record `index`, which ascends, in the order of names().
+  const std::vector<std::string>& record(std::uint64_t index) {
+    while (next_ <= index) {
+      if (read()) continue;
+      throw DataError(files_.back().records + ": ends earlier than before",
+                      "leave data files alone while they are in use");
+    }
+    fields_.clear();
+    for (const std::size_t column : chosen_) fields_.push_back((*record_)[column]);
+    return fields_;
+  }
+
+  /// Reads all records, and returns their number.
+  std::uint64_t count() {
+    while (read()) continue;
+    return next_;
+  }
+
+ private:
+  void open() {
+    const std::string& path = files_[file_++].records;
+    texts_ = std::make_unique<data::CsvTexts>(path, options_.has_header, options_.separator);
+    const auto& there = texts_->names();
+    if (all_.empty()) all_ = there;
+    chosen_.clear();
+    if (there == all_) {  // names may be equal
+      for (std::size_t i = 0; i < all_.size(); ++i) {
+        if (!contains(options_.ignored, all_[i])) chosen_.push_back(i);
+      }
+      return;
+    }
+    data::require_unique(there, names_, path + ":1");
+    for (const std::string& name : names_) {
+      const auto at = std::find(there.begin(), there.end(), name);
+      if (at == there.end()) {
+        throw DataError(path + ":1: no column is named " + in_quotes(name),
+                        "give all files the same columns");
+      }
+      chosen_.push_back(static_cast<std::size_t>(at - there.begin()));
+    }
+  }
+
+  /// False at the end of the last file.
+  bool read() {
+    record_ = &texts_->next();
+    while (record_->empty() && file_ < files_.size()) {
+      open();
+      record_ = &texts_->next();
+    }
+    if (record_->empty()) return false;
+    ++next_;
+    return true;
+  }
+
+  const std::vector<data::RecordFiles>& files_;
+  const data::TableOptions& options_;
+  std::size_t file_ = 0;  // that is opened next
+  std::unique_ptr<data::CsvTexts> texts_;
+  const std::vector<std::string>* record_ = nullptr;
+  std::uint64_t next_ = 0;        // record
+  std::vector<std::string> all_;  // columns of the first file
+  std::vector<std::string> names_;
+  std::vector<std::size_t> chosen_;
+  std::vector<std::string> fields_;
+};
+
+/// Copies `records` records of the table in `files`: those in `ids`, or, if these are null, the
+/// first ones.
+data::FinishedFiles copy_part(const std::vector<data::RecordFiles>& files,
+                              const data::TableOptions& table, std::uint64_t records,
+                              const std::vector<std::uint64_t>* ids, const data::Target& target) {
+  TableTexts texts(files, table);
+  const auto header = table.has_header ? texts.names() : std::vector<std::string>();
+  return data::finish_texts(target, records, header,
+                            [&](std::uint64_t index) -> const std::vector<std::string>& {
+                              return texts.record(ids == nullptr ? index : (*ids)[index]);
+                            });
+}
+
+/// Copies both parts of a table.
+std::vector<data::FinishedFiles> copy_parts(const Origin& from, const data::Target& train,
+                                            const data::Target& test) {
+  const data::DataSetOptions& options = from.options;
+  const bool is_split = options.test_split.has_value();
+  data::SplitRecords split;
+  if (is_split) {
+    TableTexts all(from.files.train, *options.table);
+    split = data::split_records(all.count(), *options.test_split, options.seed, data::Split::test);
+  }
+  std::vector<data::FinishedFiles> parts;
+  parts.push_back(copy_part(from.files.train, *options.table, from.set.train->records(),
+                            is_split ? &split.others : nullptr, train));
+  if (from.set.test == nullptr) return parts;
+  parts.push_back(copy_part(is_split ? from.files.train : from.files.test, *options.table,
+                            from.set.test->records(), is_split ? &split.taken : nullptr, test));
+  return parts;
+}
+
 /// Atomic: files are renamed to their final names once both parts are complete.
-void convert_both(const data::DataSet& from, const data::Target& train, const data::Target& test) {
-  auto training = convert_part(*from.train, train);
-  auto testing = convert_part(*from.test, test);
-  training.publish();
-  testing.publish();
-  fmt::print("{}: {}\n", files_text(train), counted(from.train->records(), "record"));
-  fmt::print("{}: {}\n", files_text(test), counted(from.test->records(), "record"));
+void convert_both(const Origin& from, const data::Target& train, const data::Target& test) {
+  std::vector<data::FinishedFiles> parts;
+  if (from.copied_to(train.format) != nullptr) {
+    parts = copy_parts(from, train, test);
+  } else {
+    parts.push_back(convert_part(*from.set.train, train));
+    if (from.set.test != nullptr) parts.push_back(convert_part(*from.set.test, test));
+  }
+  for (data::FinishedFiles& part : parts) part.publish();
+  fmt::print("{}: {}\n", files_text(train), counted(from.set.train->records(), "record"));
+  if (from.set.test != nullptr) {
+    fmt::print("{}: {}\n", files_text(test), counted(from.set.test->records(), "record"));
+  } else {
+    fmt::print("no test set: --test-split 0.2 takes one from these records, here or in training\n");
+  }
+}
+
+/// Prints the names of classes that are not their numbers, and whether training has to be told how
+/// many there are.
+void print_classes(const data::DataSet& set, const std::vector<std::string>& classes) {
+  std::string names;
+  bool are_numbers = true;
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    are_numbers = are_numbers && classes[i] == std::to_string(i);
+    names += fmt::format("{}{} {}", i == 0 ? "" : ", ", i, in_quotes(classes[i]));
+  }
+  if (!are_numbers) fmt::print("labels: {}\n", names);
+  auto counts = data::label_counts(*set.train);
+  counts.resize(classes.size());
+  if (set.test != nullptr) {
+    const auto there = data::label_counts(*set.test);
+    std::transform(there.begin(), there.end(), counts.begin(), counts.begin(), std::plus<>());
+  }
+  if (!contains(counts, 0U)) return;
+  fmt::print("some classes have no record here: train with --classes {}\n", classes.size());
+}
+
+/// Prints what becomes of a table that is no table any more.
+void print_of_table(const Origin& from, const data::TableSchema& table, data::Format to) {
+  print_classes(from.set, table.classes);
+  for (const auto& [name, reason] : table.left_out) {
+    fmt::print("{} left out ({})\n", in_quotes(name), reason);
+  }
+  const bool has_numbers = std::ranges::any_of(table.columns, &std::vector<std::string>::empty,
+                                               &data::TableColumn::categories);
+  if (has_numbers && from.config.standardize == "auto" && to != data::Format::idx) {
+    fmt::print(
+        "numbers are written as they are in the table: --standardize true writes them "
+        "standardized\n");
+  }
 }
 
 /// Prints what the format does not keep. CSV has no byte type, so `divide-by auto` does not divide
 /// its values.
-void print_what_is_lost(const data::Source& source, data::Format to) {
+void print_what_is_lost(const Origin& from, data::Format to) {
+  if (from.copied_to(to) != nullptr) return;
+  const data::Source& source = *from.set.train;
   const bool was_bytes = source.element() == data::Element::byte;
   if (source.shape().size() > 1 && (to == data::Format::csv || to == data::Format::tfrecord)) {
     fmt::print("{} keeps no rows and columns: layers of images need IDX or NPY\n",
@@ -297,33 +512,43 @@ void print_what_is_lost(const data::Source& source, data::Format to) {
   if (!source.columns().empty() && to != data::Format::csv) {
     fmt::print("names of columns are kept by CSV alone: others train on features by their order\n");
   }
-  if (const auto pictures = source.pictures()) {
-    std::string names;
-    for (std::size_t i = 0; i < pictures->classes.size(); ++i) {
-      names += fmt::format("{}{} {}", i == 0 ? "" : ", ", i, in_quotes(pictures->classes[i]));
-    }
-    fmt::print("labels: {}\n", names);
-  }
+  if (const auto pictures = source.pictures()) print_classes(from.set, pictures->classes);
+  if (const auto table = source.table()) print_of_table(from, *table, to);
   if (!was_bytes && to == data::Format::idx) {
     fmt::print("IDX holds bytes: train with --divide-by 1 to have these numbers as they were\n");
   }
 }
 
+/// Warns of what was unusual in records that are converted.
+void print_warnings(const Origin& from, data::Format to) {
+  if (from.copied_to(to) != nullptr) return;
+  std::set<std::string> texts;  // those of both parts of a split are the same
+  for (const auto* part : {from.set.train.get(), from.set.test.get()}) {
+    if (part == nullptr) continue;
+    for (std::string& text : part->warnings()) texts.insert(std::move(text));
+  }
+  for (const std::string& text : texts) launching::print_warning(text);
+}
+
 int convert(const Arguments& arguments) {
   if (arguments.operands.size() < 2) {
-    throw ConfigError("no folders",
+    throw ConfigError(arguments.operands.empty()
+                          ? "FROM, a file or folder, and TO, a folder, are missing"
+                          : "TO, the folder to write, is missing",
                       "`lockstep convert FROM TO --format F` writes FROM's records "
                       "into the folder TO");
   }
   const std::string& to = arguments.operands[1];
   const data::Target train = target_of(to, "train", arguments);
   const data::Target test = target_of(to, "test", arguments);
-  const data::DataSet from = open_source(arguments);
-  data::require_files(train, from.train->records());
-  data::require_files(test, from.test->records());
+  const Origin from = open_origin(arguments);
+  require_fitting(from, train.format);
+  data::require_files(train, from.set.train->records());
+  if (from.set.test != nullptr) data::require_files(test, from.set.test->records());
+  print_warnings(from, train.format);
   const DataFolder made(to);
   convert_both(from, train, test);
-  print_what_is_lost(*from.train, train.format);
+  print_what_is_lost(from, train.format);
   return static_cast<int>(ExitCode::success);
 }
 

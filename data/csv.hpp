@@ -60,8 +60,8 @@ inline constexpr const char* mend_line = "mend the line, or write the file again
 
 /// The remedy for a word where there is no schema.
 inline constexpr const char* no_words =
-    "mend the line; or, in a column of words, write numbers: `lockstep convert`, and networks that "
-    "were not trained on a table, take numbers alone";
+    "mend the line; or, in a column of words, write numbers: networks that were not trained on a "
+    "table take numbers alone";
 
 /// True for a line of blanks; a tab is none where it is the separator.
 bool is_blank(std::string_view row, char separator) noexcept;

@@ -274,22 +274,25 @@ std::vector<std::string> CsvSource::columns() const {
 }
 
 std::int32_t CsvSource::label_of(std::string_view text, const Where& place) const {
-  const auto fail = [&](const std::string& reason) {
+  const auto fail = [&](const std::string& reason, const char* remedy) {
     throw DataError(place() + ": column " + in_quotes(header_.names[label_column_]) + ": " + reason,
-                    schema_ == nullptr ? no_words : mend_line);
+                    remedy);
   };
   if (schema_ == nullptr) {
     const auto number = parse_whole(text);
-    if (!number) fail(in_quotes(text) + " is not a whole number");
+    if (!number) fail(in_quotes(text) + " is not a whole number", no_words);
     return checked_label(*number, classes_, records(),
                          [&] { return place() + ": column 'label'"; });
   }
   const auto found = class_of_.find(class_text(text, are_whole_));
   if (found == class_of_.end() && !needs_labels_) return 0;
   if (found == class_of_.end()) {
+    const bool is_number = are_whole_ && parse_integral(text).value_or(-1) >= 0;
     fail(in_quotes(text) + " is none of the " + grouped(class_of_.size()) +
-         (class_of_.size() == 1 ? " class " : " classes ") +
-         "of the training set: " + listed(schema_->classes));
+             (class_of_.size() == 1 ? " class " : " classes ") +
+             "of the training set: " + listed(schema_->classes),
+         is_number ? "mend the line; or, if labels are numbers from 0 on, train with `classes=N`"
+                   : mend_line);
   }
   return found->second;
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cassert>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -90,21 +91,15 @@ class BufferedFile {
   std::vector<std::uint8_t> buffer_;
 };
 
-/// Writes one file or pair: a header if the format has one, then the records.
+/// Writes one file or pair.
 class FormatWriter {
  public:
-  /// `shape.records` is the number of records in this file.
-  FormatWriter(const RecordFiles& files, RecordShape shape)
-      : shape_(std::move(shape)), records_(files.records) {
+  explicit FormatWriter(const RecordFiles& files) : records_(files.records) {
     if (!files.labels.empty()) labels_.emplace(files.labels);
-    shape_.columns = {};  // needed in the constructors alone
   }
   FormatWriter(const FormatWriter&) = delete;
   FormatWriter& operator=(const FormatWriter&) = delete;
   virtual ~FormatWriter() = default;
-
-  /// Appends record `index`. Throws ConfigError if the format cannot store it.
-  virtual void add(std::uint64_t index, std::span<const float> features, std::int32_t label) = 0;
 
   void flush_some() {
     records_.flush_some();
@@ -122,17 +117,34 @@ class FormatWriter {
   }
 
  protected:
-  const RecordShape& shape() const noexcept { return shape_; }
   std::vector<std::uint8_t>& records() noexcept { return records_.buffer(); }
   std::vector<std::uint8_t>& labels() noexcept { return labels_->buffer(); }
 
  private:
-  RecordShape shape_;
   BufferedFile records_;
   std::optional<BufferedFile> labels_;
 };
 
 namespace {
+
+/// Writes a header if the format has one, then features and labels.
+class RecordWriter : public FormatWriter {
+ public:
+  /// `shape.records` is the number of records in this file.
+  RecordWriter(const RecordFiles& files, RecordShape shape)
+      : FormatWriter(files), shape_(std::move(shape)) {
+    shape_.columns = {};  // needed in the constructors alone
+  }
+
+  /// Appends record `index`. Throws ConfigError if the format cannot store it.
+  virtual void add(std::uint64_t index, std::span<const float> features, std::int32_t label) = 0;
+
+ protected:
+  const RecordShape& shape() const noexcept { return shape_; }
+
+ private:
+  RecordShape shape_;
+};
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -169,10 +181,10 @@ void put_features(Bytes& bytes, Element element, std::span<const float> features
   }
 }
 
-class IdxWriter final : public FormatWriter {
+class IdxWriter final : public RecordWriter {
  public:
   IdxWriter(const RecordFiles& files, const RecordShape& what)
-      : FormatWriter(files, what), path_(files.records) {
+      : RecordWriter(files, what), path_(files.records) {
     constexpr std::uint64_t max = std::numeric_limits<std::uint32_t>::max();
     constexpr std::size_t max_dims = 3;
     bool fits = what.records <= max && !what.dims.empty() && what.dims.size() <= max_dims;
@@ -206,9 +218,9 @@ class IdxWriter final : public FormatWriter {
   std::string path_;
 };
 
-class CsvWriter final : public FormatWriter {
+class CsvWriter final : public RecordWriter {
  public:
-  CsvWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+  CsvWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what) {
     if (what.features() >= max_csv_columns) {
       throw ConfigError(files.records + ": a CSV file has at most " + grouped(max_csv_columns) +
                             " columns, but there are " + grouped(what.features()) +
@@ -233,9 +245,9 @@ class CsvWriter final : public FormatWriter {
   }
 };
 
-class NpyWriter final : public FormatWriter {
+class NpyWriter final : public RecordWriter {
  public:
-  NpyWriter(const RecordFiles& files, const RecordShape& what) : FormatWriter(files, what) {
+  NpyWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what) {
     std::vector<std::uint64_t> shape = {what.records};
     put_text(labels(), npy_header("<i4", shape));
     shape.insert(shape.end(), what.dims.begin(), what.dims.end());
@@ -248,9 +260,9 @@ class NpyWriter final : public FormatWriter {
   }
 };
 
-class TfRecordWriter final : public FormatWriter {
+class TfRecordWriter final : public RecordWriter {
  public:
-  using FormatWriter::FormatWriter;
+  using RecordWriter::RecordWriter;
 
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
     list_.clear();
@@ -310,8 +322,22 @@ class TfRecordWriter final : public FormatWriter {
   Bytes values_, list_, feature_, entry_, features_, example_;
 };
 
+/// A table of texts.
+class TextWriter final : public FormatWriter {
+ public:
+  using FormatWriter::FormatWriter;
+
+  void add(std::span<const std::string> fields) {
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      if (i > 0) records().push_back(',');
+      put_text(records(), csv_field(fields[i]));
+    }
+    records().push_back('\n');
+  }
+};
+
 /// Throws ConfigError for a shape that the format cannot store.
-std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles& files,
+std::unique_ptr<RecordWriter> new_record_writer(Format format, const RecordFiles& files,
                                                 const RecordShape& shape) {
   switch (format) {
     case Format::idx: return std::make_unique<IdxWriter>(files, shape);
@@ -322,6 +348,27 @@ std::unique_ptr<FormatWriter> new_format_writer(Format format, const RecordFiles
     case Format::picture: break;
   }
   throw ConfigError(std::string("format ") + name_of(format) + " is read, but not written");
+}
+
+/// Writes the files of a target: `make(files, records)` returns a writer of that many records, to
+/// which `add(writer, index)` adds one.
+template <class Make, class Add>
+FinishedFiles finish_files(const Target& target, std::uint64_t records, Make make, Add add) {
+  require_files(target, records);
+  const auto paths = files_of(target);
+  std::vector<std::unique_ptr<FormatWriter>> writers;
+  for (std::uint64_t file = 0; file < target.files; ++file) {
+    const std::uint64_t first = share_begin(records, file, target.files);
+    const std::uint64_t last = share_begin(records, file + 1, target.files);
+    auto writer = make(paths[static_cast<std::size_t>(file)], last - first);
+    for (std::uint64_t index = first; index < last; ++index) {
+      add(*writer, index);
+      writer->flush_some();
+    }
+    writer->finish();
+    writers.push_back(std::move(writer));
+  }
+  return FinishedFiles(std::move(writers));
 }
 
 }  // namespace
@@ -344,25 +391,28 @@ void require_files(const Target& target, std::uint64_t records) {
 
 FinishedFiles finish_records(const Target& target, const RecordShape& shape,
                              const RecordAt& record) {
-  require_files(target, shape.records);
-  const auto paths = files_of(target);
-  std::vector<std::unique_ptr<FormatWriter>> writers;
   std::vector<float> features(static_cast<std::size_t>(shape.features()));
-  for (std::uint64_t file = 0; file < target.files; ++file) {
-    const std::uint64_t first = share_begin(shape.records, file, target.files);
-    const std::uint64_t last = share_begin(shape.records, file + 1, target.files);
+  const auto make = [&](const RecordFiles& files, std::uint64_t records) {
     RecordShape of_file = shape;
-    of_file.records = last - first;
-    writers.push_back(
-        new_format_writer(target.format, paths[static_cast<std::size_t>(file)], of_file));
-    for (std::uint64_t index = first; index < last; ++index) {
-      const std::int32_t label = record(index, features);
-      writers.back()->add(index, features, label);
-      writers.back()->flush_some();
-    }
-    writers.back()->finish();
-  }
-  return FinishedFiles(std::move(writers));
+    of_file.records = records;
+    return new_record_writer(target.format, files, of_file);
+  };
+  return finish_files(target, shape.records, make, [&](RecordWriter& writer, std::uint64_t index) {
+    const std::int32_t label = record(index, features);
+    writer.add(index, features, label);
+  });
+}
+
+FinishedFiles finish_texts(const Target& target, std::uint64_t records,
+                           const std::vector<std::string>& header, const TextsAt& record) {
+  assert(target.format == Format::csv);
+  const auto make = [&](const RecordFiles& files, std::uint64_t) {
+    auto writer = std::make_unique<TextWriter>(files);
+    if (!header.empty()) writer->add(header);
+    return writer;
+  };
+  return finish_files(target, records, make,
+                      [&](TextWriter& writer, std::uint64_t index) { writer.add(record(index)); });
 }
 
 void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {

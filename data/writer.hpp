@@ -72,6 +72,14 @@ class FinishedFiles {
 FinishedFiles finish_records(const Target& target, const RecordShape& shape,
                              const RecordAt& record);
 
+/// The fields of record `index` of a table, valid until the next call.
+using TextsAt = std::function<const std::vector<std::string>&(std::uint64_t index)>;
+
+/// Like finish_records(), but writes texts; `target.format` must be csv. `header`: the first line
+/// of each file; empty: there is none.
+FinishedFiles finish_texts(const Target& target, std::uint64_t records,
+                           const std::vector<std::string>& header, const TextsAt& record);
+
 /// finish_records(), then publishes the files.
 void write_records(const Target& target, const RecordShape& shape, const RecordAt& record);
 

@@ -175,7 +175,9 @@ class Formats(command.CommandTest):
                                "y_test": "test-labels"}, ["no arrays of training images and labels", "numpy.savez("]),
                 ("other.npz", {"a": "train-images"}, ["no arrays of images and labels, but 'a'"]),
                 ("swapped.npz", keras | {"x_train": "train-labels", "y_train": "train-images"},
-                 ["swapped.npz/x_train.npy", "exchanged"])):
+                 ["swapped.npz/x_train.npy", "exchanged"]),
+                ("short.npz", keras | {"y_train": "test-labels"},
+                 ["short.npz/y_train.npy", "300 labels", "1500 images", "save arrays of equal length"])):
             with self.subTest(name=name):
                 self.assert_refused(run("train --data", write(name, names), "--run-dir", self.folder / "none"),
                                     65, needles)
@@ -240,6 +242,7 @@ class Formats(command.CommandTest):
                 ((folder, to), 2, ["--format"]), ((folder,), 2, ["convert"]), ((), 2, ["convert"]),
                 ((folder, to, "--format png"), 2, ["png"]),
                 ((folder, to, "--format npy --image-size 7"), 2, ["--image-size 7", "not a folder of pictures"]),
+                ((folder, to, "--format npy --from-format png"), 2, ["--from-format: 'png' is none of"]),
                 ((folder, to, "--format csv --files 0"), 2, ["--files"]),
                 ((folder, to, "--format csv --files 4"), 2, ["3 test records", "4 files"]),
                 ((folder, folder, "--format csv"), 2, ["already exists"]),
@@ -264,18 +267,140 @@ class Formats(command.CommandTest):
         self.assert_refused(result, 2, ["5 t10k records", "20 files"])
         self.assertFalse(to.exists())
 
-    def test_convert_takes_two_parts_and_numbers_alone(self):
-        folder = self.folder / "words"
-        folder.mkdir()
-        for part in ("train", "test"):
-            (folder / f"{part}.csv").write_text("label,c\n1,red\n")
-        for data, needles in (
-                (folder, ["train.csv:2: column 'c': 'red'", "write numbers: `lockstep convert`"]),
-                (folder / "train.csv", ["no test set", "remedy: name a folder with files called"])):
-            with self.subTest(data=data.name):
-                result = run("convert", data, self.folder / "to", "--format npy")
-                self.assert_refused(result, 65, needles)
-                self.assertNotIn("--test-split", result.err)
+    def converted(self, data, *args, name="to"):
+        """The folder that `convert` writes, and what it prints."""
+        to = self.folder / name
+        return to, self.succeed("convert", data, to, *args).out
+
+    def table(self):
+        """Numbers of two scales, one of them missing at times; words, classes, weights and values to predict."""
+        numbers = random.Random(8)
+        path = self.folder / "table.csv"
+        path.write_text("size,kind,form,note,height,age,w\n" + "".join(
+            f"{numbers.gauss(3, 1):.4f},{'dog' if i % 3 else 'cat'},{numbers.choice(['round', 'oval'])},n{i},"
+            f"{'' if i % 9 == 4 else round(numbers.gauss(150, 9), 2)},{numbers.random():.3f},{numbers.randint(1, 3)}\n"
+            for i in range(150)))
+        return path
+
+    def test_conversion_without_a_test_set(self):
+        """As train and inspect take it: then a test set may be split off, at once or in training."""
+        pairs = {"X": files.images(40)[16:], "y": files.labels(40, 3)[8:]}
+        header = "{{'descr': '|u1', 'fortran_order': False, 'shape': {}, }}\n"
+        with zipfile.ZipFile(self.folder / "set.npz", "w") as archive:
+            for name, shape in (("X", "(40, 4, 4)"), ("y", "(40,)")):
+                text = header.format(shape).encode()
+                archive.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + pairs[name])
+        idx = files.write_set(self.folder / "idx", train=40)
+        for name in files.TEST:
+            (idx / name).unlink()
+        photos = self.folder / "photos"
+        for i in range(20):
+            (photos / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+            (photos / "ab"[i % 2] / f"{i}.png").write_bytes(files.png(files.images(20)[16 + 16 * i:32 + 16 * i], 4, 4))
+        words = self.folder / "words.csv"
+        words.write_text("a,word,kind\n" + "".join(f"{i % 7},{'red' if i % 3 else 'blue'},k{i % 2}\n" for i in range(40)))
+        for data, flags, own in ((self.folder / "set.npz", "", ""), (idx, "", ""), (photos, "", ""),
+                                 (words, "--label-column kind", "--standardize false")):
+            for form in ("npy", "tfrecord"):
+                with self.subTest(data=data.name, form=form):
+                    name = f"{data.stem}-{form}"
+                    expected = self.train(TRAIN, "--test-split 0.25 --data", data, flags, own, name=f"run-{name}")
+                    expected = expected.summary["weights_hash"]
+                    whole, text = self.converted(data, flags, f"--format {form}", name=name)
+                    self.assertIn("no test set: --test-split 0.2", text)
+                    self.assertEqual({path.name[:5] for path in whole.iterdir()}, {"train"})
+                    made = self.train(TRAIN, "--test-split 0.25 --data", whole, name=f"run-{name}-whole")
+                    self.assertEqual(made.summary["weights_hash"], expected)
+                    parts, text = self.converted(data, flags, f"--format {form} --test-split 0.25 --files 3",
+                                                 name=f"{name}-parts")
+                    self.assertNotIn("no test set", text)
+                    made = self.train(TRAIN, "--data", parts, name=f"run-{name}-parts")
+                    self.assertEqual(made.summary["weights_hash"], expected)
+        for flags, needles in (("--test-limit 5", ["--test-limit", "no test set", "--test-split 0.2"]),
+                               ("--seed 3", ["--seed without --test-split"]),
+                               ("--label-column kind", ["--label-column kind", "is not a table"])):
+            self.assert_refused(run("convert", idx, self.folder / "none", "--format npy", flags), 2, needles)
+        nothing = run("convert", self.folder / "nothing", self.folder / "none", "--format npy")
+        self.assert_refused(nothing, 65, ["nothing: no such file or folder", "name a table (`FILE.csv`)"])
+
+    def test_a_table_becomes_numbers(self):
+        """Features as training reads them, scaled on request; labels are the numbers of classes."""
+        data = self.table()
+        flags = "--label-column kind --ignore-columns w --test-split 0.25"
+        for scale, train_flags in (("", "--standardize false"), ("--standardize true", "")):
+            expected = self.train(TRAIN, "--data", data, flags, train_flags, name=f"run{scale[:5]}").summary["weights_hash"]
+            for form in ("npy", "tfrecord"):
+                with self.subTest(scale=scale, form=form):
+                    name = f"{form}{scale[:5]}"
+                    to, text = self.converted(data, flags, scale, f"--format {form}", name=name)
+                    for needle in ("labels: 0 'cat', 1 'dog'", "'note' left out (words", "'w' left out (as asked)"):
+                        self.assertIn(needle, text)
+                    self.assertEqual("--standardize true writes" in text, scale == "")
+                    self.assertEqual(self.train(TRAIN, "--data", to, name=f"run-{name}").summary["weights_hash"], expected)
+        _, text = self.converted(data, "--label-column kind --train-limit 1 --format npy", name="one")
+        self.assertIn("some classes have no record here: train with --classes 2", text)
+        to, text = self.converted(data, "--label-column w --ignore-columns kind --classes 4 --format npy", name="numbers")
+        self.assertNotIn("labels:", text)  # 1, 2 and 3, as they are
+        labels = (to / "train-labels.npy").read_bytes()[128:]
+        self.assertEqual(set(struct.unpack("<150i", labels)), {1, 2, 3})
+        to = self.folder / "none"
+        for flags, needles in (
+                ("--label-column age --format npy", ["NPY holds labels, not numbers to predict: 'age'", "--format csv",
+                                                     "--task classification"]),
+                ("--label-column age,size --format tfrecord", ["TFRecord holds labels", "'age', 'size'", "--format csv"]),
+                ("--label-column kind --weight-column w --format idx", ["IDX holds no weights of records: 'w'",
+                                                                        "--ignore-columns w in place of --weight-column"]),
+                ("--label-column kind --standardize true --format csv", ["--standardize with --format csv", "copied"]),
+                ("--label-column kind --missing zero --format csv", ["--missing zero with --format csv", "copied"]),
+                ("--label-column kind --format idx", ["IDX holds whole numbers", "a feature of record 0"])):
+            with self.subTest(flags=flags):
+                self.assert_refused(run("convert", data, to, flags), 2, needles)
+                self.assertFalse(to.exists())
+        (self.folder / "flags.csv").write_text("a,x,y\n1,0,1\n2,1,1\n3,1,0\n")
+        result = run("convert", self.folder / "flags.csv", to, "--label-column x,y --format npy")
+        self.assert_refused(result, 2, ["NPY holds one label a record, not several: 'x', 'y'", "--format csv"])
+        self.assert_refused(run("convert", data, to, "--format npy"), 65, ["no column is named 'label'", "--label-column"])
+        (self.folder / "drawn").mkdir()
+        (self.folder / "drawn" / "train.csv").write_text("label,a\n0,1\n5,2\n")
+        (self.folder / "drawn" / "test.csv").write_text("label,a\n3,1\n")
+        result = run("convert", self.folder / "drawn", to, "--format idx")
+        self.assert_refused(result, 65, ["test.csv:2", "'3' is none of the 2 classes", "--classes N"])
+        to, _ = self.converted(self.folder / "drawn", "--classes 10 --format idx", name="all-classes")
+        self.assertEqual((to / files.TEST[1]).read_bytes(), files.idx([3], (1,)))
+
+    def test_a_table_is_copied_as_csv(self):
+        """With words, missing values, weights and values to predict: it trains to the weights of the original."""
+        data = self.table()
+        for name, flags in (("classes", "--label-column kind --weight-column w"), ("values", "--label-column age,size"),
+                            ("limited", "--label-column kind --train-limit 31 --test-limit 7")):
+            with self.subTest(name=name):
+                split = "--test-split 0.25 --seed 5"
+                to, text = self.converted(data, flags, split, "--format csv --files 4", name=name)
+                self.assertEqual(len(text.splitlines()), 2, text)
+                flags = f"{flags} --ignore-columns note"  # of which the training set has not all words
+                expected = self.train(TRAIN, "--data", data, flags, split, name=f"run-{name}").summary
+                made = self.train(TRAIN, "--seed 5 --data", to, flags, name=f"run-{name}-copied").summary
+                self.assertEqual(made["weights_hash"], expected["weights_hash"])
+                self.assertEqual(made["epochs"][-1]["test_loss"], expected["epochs"][-1]["test_loss"])
+        whole, _ = self.converted(data, "--label-column kind --format csv", name="whole")
+        self.assertEqual((whole / "train.csv").read_bytes(), data.read_bytes())
+        less, _ = self.converted(data, "--label-column kind --ignore-columns note,w --format csv --test-split 0.5", name="less")
+        lines = data.read_text().splitlines()
+        kept = [",".join(line.split(",")[i] for i in (0, 1, 2, 4, 5)) for line in lines]
+        copied = [line for part in ("train", "test") for line in (less / f"{part}.csv").read_text().splitlines()]
+        self.assertEqual(sorted(copied), sorted([kept[0], *kept]))
+        # Files with columns in other orders and other separators, and fields that need quotes.
+        mixed = self.folder / "mixed"
+        mixed.mkdir()
+        (mixed / "train-1.csv").write_text('a;"b, c";kind\n1;"x, y";k\n2;"p ""q""";l\n')
+        (mixed / "train-2.csv").write_text('kind;a;"b, c"\nk;3;"x, y"\n')
+        (mixed / "test.csv").write_text('more;kind;a;"b, c"\n0;l;4;"x, y"\n')
+        to, _ = self.converted(mixed, "--label-column kind --format csv", name="joined")
+        self.assertEqual((to / "train.csv").read_text(), 'a,"b, c",kind\n1,"x, y",k\n2,"p ""q""",l\n3,"x, y",k\n')
+        self.assertEqual((to / "test.csv").read_text(), 'more,kind,a,"b, c"\n0,l,4,"x, y"\n')
+        (self.folder / "bare.csv").write_text("".join(data.read_text().splitlines(keepends=True)[1:]))
+        bare, _ = self.converted(self.folder / "bare.csv", "--header none --label-column 2 --format csv", name="bare")
+        self.assertEqual((bare / "train.csv").read_bytes(), (self.folder / "bare.csv").read_bytes())
 
     def test_numbers_do_not_fit_into_idx(self):
         folder = self.folder / "csv"

@@ -90,6 +90,28 @@ TEST_CASE("CSV keeps the names of columns", "[data]") {
   CHECK(read_all(*set.train) == written(9, 4, number_record));
 }
 
+TEST_CASE("texts are written as CSV, with the header in each file", "[data]") {
+  const TemporaryFolder folder;
+  const std::vector<std::vector<std::string>> records = {
+      {"a", "x, y"}, {"", "\"q\""}, {"two\nlines", "1.50"}};
+  const auto record = [&](std::uint64_t index) -> const std::vector<std::string>& {
+    return records[index];
+  };
+  const auto text = [&](const char* name) {
+    const Bytes bytes = read_bytes(folder.path() / name);
+    return std::string(bytes.begin(), bytes.end());
+  };
+  const Target files = {folder.path(), "train", Format::csv, 2};
+  data::finish_texts(files, 3, {"name", "b;c"}, record).publish();
+  CHECK(text("train-00000-of-00002.csv") == "name,\"b;c\"\na,\"x, y\"\n");
+  CHECK(text("train-00001-of-00002.csv") == "name,\"b;c\"\n,\"\"\"q\"\"\"\n\"two\nlines\",1.50\n");
+  data::finish_texts({folder.path(), "test", Format::csv, 1}, 2, {}, record).publish();
+  CHECK(text("test.csv") == "a,\"x, y\"\n,\"\"\"q\"\"\"\n");
+  CHECK_THROWS_WITH(data::finish_texts(files, 1, {}, record), Contains("do not fill 2 files"));
+  data::finish_texts({folder.path(), "t10k", Format::csv, 1}, 1, {}, record);  // not published
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "t10k.csv"));
+}
+
 TEST_CASE("files are runs of records that differ by at most one", "[data]") {
   const TemporaryFolder folder;
   write_set(folder, Format::csv, 4, {11, {2}, Element::number}, byte_record);
