@@ -154,6 +154,19 @@ void require_no_values(const Syntax& syntax, const std::vector<std::string>& wor
   }
 }
 
+/// Throws for `word`, the last one, a flag whose value is missing.
+[[noreturn]] void refuse_missing_value(const Syntax& syntax, const std::string& word) {
+  const std::string name = word.substr(word.find_first_not_of('-'));
+  std::string argument;
+  if (name == set_flag.name) argument = set_flag.argument;
+  if (syntax.takes(name)) argument = find_setting(name)->argument;
+  for (const Flag& flag : syntax.flags) {
+    if (flag.name == name) argument = flag.argument;
+  }
+  if (argument.empty()) refuse(syntax, word);
+  throw ConfigError("--" + name + ": no value", "write --" + name + " " + argument);
+}
+
 cxxopts::ParseResult parse_words(cxxopts::Options& options, const Syntax& syntax,
                                  const std::vector<std::string>& words) {
   require_no_values(syntax, words);
@@ -173,6 +186,8 @@ cxxopts::ParseResult parse_words(cxxopts::Options& options, const Syntax& syntax
       }
     }
     return result;
+  } catch (const cxxopts::exceptions::missing_argument&) {
+    refuse_missing_value(syntax, words.back());
   } catch (const cxxopts::exceptions::exception& error) {
     throw ConfigError(error.what(), "`" + command + " --help` lists all flags");
   }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "apps/subcommands.hpp"
 #include "apps/train_job.hpp"
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/files.hpp"
 #include "lockstep/base/flight_recorder.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
@@ -39,6 +41,7 @@
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/device.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/version.hpp"
 
 namespace lockstep::apps {
@@ -56,10 +59,9 @@ Syntax doctor_syntax() {
   syntax.does =
       "Without RUN: checks the launch of this job (start it as you start training): binding, "
       "cores, GPUs, builds, clocks, data, network.\nWith RUN: reads the flight recorders of the "
-      "run's "
-      "ranks, and names the rank that others wait for, if for 5 seconds none makes progress.\nEnds "
-      "with 0 where nothing is wrong, with 1 "
-      "where something is; 2: usage; 65: RUN has no recorder, or one that cannot be read.\n";
+      "run's ranks, and names the rank that others wait for, if for 5 seconds none makes progress, "
+      "or why the run was stopped or failed.\nEnds with 0 where nothing is wrong, with 1 where "
+      "something is; 2: usage; 65: RUN has no recorder, or one that cannot be read.\n";
   syntax.usage = "[flags] | RUN";
   syntax.operand = "run folder";
   syntax.settings = {"data",    "format",  "classes",    "backend", "device",
@@ -123,6 +125,22 @@ bool makes_progress(const std::filesystem::path& folder, const std::vector<Fligh
   return false;
 }
 
+/// Prints why the run was stopped or failed, unless it may be going on.
+void print_cause(const std::filesystem::path& run, const std::vector<Flight>& flights) {
+  const bool has_ended = lock_state(run) != LockState::held &&
+                         std::none_of(flights.begin(), flights.end(), [](const Flight& flight) {
+                           const ProcessState state = state_of(flight);
+                           return state == ProcessState::running || state == ProcessState::stopped;
+                         });
+  if (!has_ended) return;
+  if (const auto end = train::recorded_end(run)) {
+    fmt::print("{}\n",
+               presentable(fmt::format("the run {} ({}): {}",
+                                       end->status == "stopped" ? "was stopped" : end->status,
+                                       end->exit_code, end->cause)));
+  }
+}
+
 /// Prints what the ranks do or did last, and returns the exit code.
 int print_flights(const std::filesystem::path& folder, const std::vector<Flight>& flights) {
   fmt::print("{:>5}  {:<16} {:>8}  {:<10}  {:<18} {:>10}  {}\n", "rank", "host", "process", "state",
@@ -139,6 +157,7 @@ int print_flights(const std::filesystem::path& folder, const std::vector<Flight>
                std::string{std::istreambuf_iterator<char>(written), {}});
     return something_is_wrong;
   }
+  print_cause(folder.parent_path(), flights);
   if (makes_progress(folder, flights)) {
     fmt::print("the ranks make progress\n");
     return static_cast<int>(ExitCode::success);
@@ -158,6 +177,12 @@ int examine_run(const Arguments& arguments) {
   std::vector<std::string> unreadable;
   const auto flights = launching::read_flights(folder, &unreadable);
   if (flights.empty() && unreadable.empty()) {
+    std::error_code error;
+    list_folder(folder, error);
+    if (error == std::errc::permission_denied) {
+      throw DataError(folder.string() + ": cannot be listed: " + system_reason(error.value()),
+                      "examine it as the user who ran it");
+    }
     throw DataError(folder.string() + ": no flight recorder",
                     "give the folder of a run that this version recorded");
   }

@@ -63,11 +63,19 @@ void require_words(const Arguments& arguments, const RunConfig& config) {
   require_split_for_seed(arguments, config);
 }
 
+/// What the network predicts; labels, if its loss is none of lockstep's own.
+nn::TargetKind kind_of(const train::SavedNetwork& saved) {
+  const auto* const loss = nn::built_in_loss<float>(saved.loss);
+  return loss == nullptr ? nn::TargetKind::label : loss->target();
+}
+
 /// How the network's data is read. Columns of a table are those that it was trained on.
 data::DataSetOptions options_of(const RunConfig& config, const train::SavedNetwork& saved,
                                 bool needs_labels, int threads) {
   data::DataSetOptions options = data_options(config);
-  options.classes = static_cast<int>(saved.shape.classes);
+  const bool has_classes = needs_labels && kind_of(saved) == nn::TargetKind::label;
+  options.classes = has_classes ? static_cast<int>(saved.shape.classes)
+                                : std::numeric_limits<std::int32_t>::max();  // any label
   options.divide_by = saved.info.divide_by;
   options.schema = saved.info.table;
   options.features = saved.shape.features;
@@ -97,12 +105,6 @@ RunConfig with_settings_of(const InferenceJob& job, const RunConfig& config,
   const bool is_bf16 = saved_value(job.trained_with, "precision") == "\"bf16\"";
   if (is_bf16 && !arguments.given("precision")) merged.precision = "bf16";
   return merged;
-}
-
-/// What the network predicts; labels, if its loss is none of lockstep's own.
-nn::TargetKind kind_of(const train::SavedNetwork& saved) {
-  const auto* const loss = nn::built_in_loss<float>(saved.loss);
-  return loss == nullptr ? nn::TargetKind::label : loss->target();
 }
 
 /// Throws DataError for a set without names of columns and classes, if the network in `saved`,
@@ -146,8 +148,7 @@ std::unique_ptr<data::Source> open_test_set(const RunConfig& config,
       throw DataError(error.problem(), "give pictures of one size");
     }
     if (error.remedy().find("`classes=") == std::string::npos) throw;
-    throw Error(error.code(), error.problem(),
-                "give data with the labels that the network was trained on");
+    throw DataError(error.problem(), "give data with the labels that the network was trained on");
   }
   if (needs_labels && test->pictures() != nullptr && saved.info.pictures == nullptr) {
     throw DataError(

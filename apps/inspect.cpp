@@ -1,4 +1,4 @@
-// `lockstep inspect PATH`: what a run, a checkpoint or a data set contains.
+// `lockstep inspect PATH`: what a run, a checkpoint, a file of weights or a data set contains.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -29,6 +29,7 @@
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/json_fields.hpp"
 #include "lockstep/train/recorded_run.hpp"
+#include "lockstep/train/safetensors.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -154,7 +155,7 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
   std::error_code ignored;
   if (fs::exists(folder / "state.json", ignored)) {
     const train::TrainingState state = train::read_state(folder);
-    facts["completed epochs"] = state.position.epoch;
+    facts["epoch"] = state.position.epoch + 1;
     facts["step of epoch"] = state.position.step;
     facts["updates"] = state.optimizer.scalars.steps;
     for (const auto& [name, value] : state.settings) {  // and hashes of the data, as texts
@@ -181,6 +182,21 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
     part["hash"] = to_hex(hash.value());
     contents.parts.push_back(part);
   }
+  return contents;
+}
+
+/// A file of weights, as `--init` takes it.
+Contents inspect_weights(const fs::path& path) {
+  const train::SafetensorsReader file(path, "give a file in the safetensors format");
+  Contents contents{.headline = "weights " + path.string(), .parts_name = "tensors"};
+  std::uint64_t values = 0;
+  for (const train::StoredTensor& tensor : file.tensors()) {
+    values += tensor.spec.size();
+    contents.parts.push_back({{"tensor", tensor.spec.name},
+                              {"type", tensor.type},
+                              {"shape", train::shape_text(tensor.spec.shape)}});
+  }
+  contents.facts["values"] = values;
   return contents;
 }
 
@@ -232,11 +248,13 @@ Contents inspect_saved(const fs::path& folder, const Checkpoints& checkpoints, b
   return contents;
 }
 
-/// What a run's `status` means: one that was killed goes on saying that it runs.
-std::string state_of(const std::string& status) {
-  return status == "finished" ? status
-         : status.empty()     ? "not complete"
-                              : "not complete (" + status + ")";
+/// What is printed for a run's `status`, given the lock of its folder: "running" remains in
+/// summary.json of one that was killed.
+std::string state_of(const std::string& status, LockState lock) {
+  if (status == "finished") return status;
+  if (status.empty()) return "not complete";
+  const bool is_cut_off = status == "running" && lock == LockState::free;
+  return "not complete (" + (is_cut_off ? "killed, or ended by --timeout" : status) + ")";
 }
 
 Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
@@ -244,9 +262,15 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   auto& facts = contents.facts;
   std::error_code ignored;
   if (fs::exists(folder / "metrics.jsonl", ignored)) {
+    const LockState lock = lock_state(folder);  // before the status: the run may end meanwhile
+    facts["state"] = nullptr;                   // read below, but printed first
+    if (const auto end = train::recorded_end(folder)) {
+      facts["exit code"] = end->exit_code;
+      facts["cause"] = end->cause;
+    }
     try {
       const train::RecordedRun run = train::read_run(folder);
-      facts["state"] = state_of(run.status);
+      facts["state"] = state_of(run.status, lock);
       facts["steps"] = run.steps.back().step;
       facts["epoch"] = run.steps.back().epoch;
       for (const auto& [name, value] : run.steps.back().figures) {
@@ -294,9 +318,10 @@ ordered_json summary_of(const fs::path& run, bool& damaged) {
   const train::JsonPlace place = {run / "summary.json", 0, "give the folder of a run, unchanged"};
   std::error_code ignored;
   if (!fs::exists(place.path, ignored)) return part;
+  const LockState lock = lock_state(run);  // before the status: the run may end meanwhile
   try {
     const ordered_json json = train::read_object(place);
-    part["state"] = state_of(train::text_in(json, "status", place));
+    part["state"] = state_of(train::text_in(json, "status", place), lock);
     part["steps"] = train::count_in(json, "steps", place);
     const auto& epochs = train::list_in(json, "epochs", place);
     part["epochs"] = epochs.size();
@@ -395,6 +420,7 @@ int inspect(const Arguments& arguments) {
   const auto holds = [&](const char* name) { return fs::exists(path / name, ignored); };
   const bool is_run = holds("checkpoints") || holds("metrics.jsonl");
   const bool is_checkpoint = holds("manifest.json") || holds("network.json");
+  const bool is_weights = path.extension() == ".safetensors" && fs::is_regular_file(path, ignored);
   const auto saved = checkpoints_in(path);
   const bool is_named =
       data::drawn_set(path.string()) != nullptr || data::is_pattern(path.string());
@@ -402,20 +428,23 @@ int inspect(const Arguments& arguments) {
     throw DataError(path.string() + ": no such file or folder",
                     "give the folder of a run or a checkpoint, or data");
   }
-  const bool is_one = is_run || is_checkpoint || !saved.empty();
+  const bool is_one = is_run || is_checkpoint || is_weights || !saved.empty();
   const auto runs = is_one || is_named ? std::vector<fs::path>() : runs_in(path);
   const bool is_data = !is_one && runs.empty();
-  if (verify && (is_data || !runs.empty())) {
+  if (verify && (is_data || is_weights || !runs.empty())) {
     throw ConfigError("--verify: " + path.string() + " is neither a run nor a checkpoint",
-                      is_data ? "leave it out: data has no manifest" : "name one of its runs");
+                      is_data      ? "leave it out: data has no manifest"
+                      : is_weights ? "leave it out: a file alone has no manifest"
+                                   : "name one of its runs");
   }
   if (!is_data && !arguments.settings.empty()) {
     throw ConfigError("--" + arguments.settings.front().first + ": " + path.string() +
-                          " is no data, but a run, a checkpoint or a folder of them",
+                          " is no data, but a run, a checkpoint, a folder of them or weights",
                       "leave it out");
   }
   const Contents contents = is_run           ? inspect_run(path, verify, damaged)
                             : is_checkpoint  ? inspect_checkpoint(path, verify)
+                            : is_weights     ? inspect_weights(path)
                             : !saved.empty() ? inspect_saved(path, saved, verify, damaged)
                             : !runs.empty()  ? inspect_runs(path, runs, damaged)
                                              : inspect_data(path.string(), arguments);
@@ -430,7 +459,8 @@ Syntax inspect_syntax() {
   syntax.command = "lockstep inspect";
   syntax.does =
       "Prints what a run, a checkpoint, a folder of them or a data set contains: shapes, ranges, "
-      "hashes; of a folder of runs, also of a sweep, their state and figures.\n"
+      "hashes; of a folder of runs, also of a sweep, their state and figures; of a file of weights "
+      "(.safetensors) the names and shapes of its tensors.\n"
       "Ends with 65 if a checkpoint or summary.json is damaged.\n";
   syntax.usage = "PATH [flags]";
   syntax.operand = "path";

@@ -472,14 +472,27 @@ train::TrainerOptions trainer_options(const RunConfig& config, const nn::Loss<fl
   return options;
 }
 
+namespace {
+
+/// Throws the current exception, `error`, which begins with an option of the library; if a run file
+/// gives that setting, with its line and its name there: "run.toml:3: weight-decay=-1: ...".
+[[noreturn]] void throw_with_place(const RunConfig& config, const ConfigError& error) {
+  std::string problem = error.problem();
+  std::erase(problem, '`');
+  std::replace(problem.begin(), problem.end(), '_', '-');
+  const auto place = config.places.find(problem.substr(0, problem.find_first_of(" =:")));
+  if (place == config.places.end()) throw;
+  throw ConfigError(place->second + ": " + problem, error.remedy());
+}
+
+}  // namespace
+
 optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::Plan& plan) {
   const std::uint64_t each = plan.steps();
   const auto kind = *optim::optimizer_named(config.optimizer);
   const auto schedule = *optim::schedule_named(config.schedule);
   const bool has_interval =
       schedule == optim::ScheduleKind::step || schedule == optim::ScheduleKind::exponential;
-  optim::require_used("decay_every", has_interval, config.decay_every == RunConfig().decay_every,
-                      "schedule=" + config.schedule, "step or exponential");
   const bool decays = kind == optim::OptimizerKind::adamw || kind == optim::OptimizerKind::lamb;
   optim::OptimizerOptions options = {
       .kind = kind,
@@ -500,7 +513,13 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
       .trust = config.trust,
       .clip_norm = config.clip_norm,
       .clip_value = config.clip_value};
-  optim::require_valid(options);
+  try {
+    optim::require_used("decay_every", has_interval, config.decay_every == RunConfig().decay_every,
+                        "schedule=" + config.schedule, "step or exponential");
+    optim::require_valid(options);
+  } catch (const ConfigError& error) {
+    throw_with_place(config, error);
+  }
   return options;
 }
 

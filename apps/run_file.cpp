@@ -133,9 +133,10 @@ void for_each_setting(const toml::table& table, const std::string& path,
                       const std::function<void(const TomlSetting&)>& visit) {
   static constexpr std::array groups = {"optimizer", "schedule"};
   std::map<std::string, std::string> places;  // of the settings so far
-  const auto visit_key = [&](const toml::key& key, std::string_view name, const toml::node& node) {
+  const auto visit_key = [&](const toml::key& key, std::string_view name, const toml::node& node,
+                             const std::vector<std::string>& others = {}) {
     const std::string place = place_of(path, key.source());
-    const Setting& setting = setting_named(place, std::string(name));
+    const Setting& setting = setting_named(place, std::string(name), others);
     const auto [first, is_new] = places.emplace(setting.name, place);
     if (!is_new) {
       throw ConfigError(place + ": " + setting.name + " is given at " + first->second + ", too",
@@ -151,7 +152,7 @@ void for_each_setting(const toml::table& table, const std::string& path,
       continue;
     }
     for (const auto& [name, value] : *group) {
-      visit_key(name, name.str() == "name" ? key.str() : name.str(), value);
+      visit_key(name, name.str() == "name" ? key.str() : name.str(), value, {"name"});
     }
   }
 }
@@ -178,6 +179,7 @@ void apply_run_file(RunConfig& config, const std::string& path, const std::strin
     }
     set_value(config, given.place, given.setting,
               flag_text(given.value, given.place + ": " + name));
+    config.places[name] = given.place;
   });
 }
 

@@ -529,15 +529,18 @@ const Setting* find_setting(std::string_view name) {
   return found == all.end() ? nullptr : &*found;
 }
 
-const Setting& setting_named(std::string_view place, const std::string& key) {
+const Setting& setting_named(std::string_view place, const std::string& key,
+                             const std::vector<std::string>& others) {
   if (const Setting* const found = find_setting(key)) return *found;
-  const auto& all = settings();
-  std::vector<std::string> names;
-  names.reserve(all.size());
-  for (const auto& setting : all) names.push_back(setting.name);
+  std::vector<std::string> names = others;
+  for (const auto& setting : settings()) names.push_back(setting.name);
+  std::string word = key;
+  if (const auto dot = key.find('.'); dot != std::string::npos) {  // as the tables of a run file
+    word = key.substr(dot + 1) == "name" ? key.substr(0, dot) : key.substr(dot + 1);
+  }
   throw ConfigError(
       std::string(place) + ": unknown setting '" + key + "'",
-      did_you_mean(suggestion(key, names), "`lockstep train --help` lists all settings"));
+      did_you_mean(suggestion(word, names), "`lockstep train --help` lists all settings"));
 }
 
 void require_utf8(const std::string& text, const std::string& place) {
@@ -548,6 +551,7 @@ void require_utf8(const std::string& text, const std::string& place) {
 
 void set_value(RunConfig& config, std::string_view place, const Setting& setting,
                const std::string& value) {
+  config.places.erase(setting.name);
   try {
     setting.set(config, value);
   } catch (const ConfigError& error) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -112,6 +113,9 @@ struct RunConfig {
   bool survive = false;
   std::uint64_t snapshot_every = 16;  ///< steps
   std::string progress = "auto";
+
+  /// Where a run file gives a setting, "run.toml:3"; none of flags and defaults.
+  std::map<std::string, std::string> places = {};
 };
 
 /// What a setting belongs to, and so the value that it has in a run that --resume continues, unless
@@ -161,8 +165,9 @@ std::vector<std::string> table_settings();
 const Setting* find_setting(std::string_view name);
 
 /// The setting of this name; `place` is for messages: "--seed", "runs.toml:3".
-/// Errors   throws ConfigError, with the nearest valid name.
-const Setting& setting_named(std::string_view place, const std::string& key);
+/// Errors   throws ConfigError, with the nearest valid name, or the nearest of `others`.
+const Setting& setting_named(std::string_view place, const std::string& key,
+                             const std::vector<std::string>& others = {});
 
 /// Settings on which losses depend, besides network and data: under other values they cannot be
 /// compared.

@@ -301,6 +301,7 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
     RunConfig saved;
     apply_run_file(saved, resume.checkpoint.string(), json["settings"].get<std::string>());
     resume.config = config_over(saved, arguments);
+    resume.config.places = config.places;  // saved settings have no line to name
     std::vector<std::string> meant;
     for (const auto& [flag, value] : arguments.flags) {
       if (flag != "resume-with") continue;

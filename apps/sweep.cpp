@@ -346,7 +346,7 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
 
 /// Throws ConfigError for a metric that data of this kind does not have.
 void RankOfSweep::require_metric(bool is_regression) const {
-  if (!sweep_.metric.ends_with(is_regression ? " accuracy" : " R2")) return;
+  if (has_metric(is_regression, sweep_.metric)) return;
   throw ConfigError("the metric " + sweep_.metric + " is not one of this data",
                     fmt::format("write metric = \"testing {}\" or \"testing loss\" in [sweep]",
                                 is_regression ? "R2" : "accuracy"));
@@ -490,7 +490,12 @@ int sweep_command(const std::vector<std::string>& words) {
       throw ConfigError("--show prints the table of a folder, and takes nothing else",
                         "write `lockstep sweep --show " + in_shell(out.string()) + "`");
     }
-    print_trials(read_sweep_record(out));
+    const bool runs = lock_state_of_sweep(out) != LockState::free;  // first: it may end meanwhile
+    SweepRecord record = read_sweep_record(out);
+    for (Trial& trial : record.trials) {
+      if (trial.state == "running" && !runs) trial.state = "cut off";
+    }
+    print_trials(record);
     return static_cast<int>(ExitCode::success);
   });
 }

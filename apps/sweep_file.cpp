@@ -87,13 +87,20 @@ class Keys {
     return all;
   }
 
-  std::string choice(const char* key, const std::vector<std::string>& words,
-                     const char* remedy = nullptr) const {
+  std::string text(const char* key) const { return flag_text(*table_.get(key), place(key)); }
+
+  std::string choice(const char* key, const std::vector<std::string>& words) const {
     if (!given(key)) return words.front();
-    const std::string text = flag_text(*table_.get(key), place(key));
-    if (contains(words, text)) return text;
-    refuse(place(key), fmt::format("'{}' is none of {}", printable(text), fmt::join(words, ", ")),
-           remedy != nullptr ? remedy : did_you_mean(nearest(text, words), "use one of these"));
+    const std::string word = text(key);
+    if (contains(words, word)) return word;
+    refuse_word(key, word, words, did_you_mean(nearest(word, words), "use one of these"));
+  }
+
+  [[noreturn]] void refuse_word(const char* key, const std::string& word,
+                                const std::vector<std::string>& words,
+                                const std::string& remedy) const {
+    refuse(place(key), fmt::format("'{}' is none of {}", printable(word), fmt::join(words, ", ")),
+           remedy);
   }
 
   void require_not_given(const char* key, const std::string& why, const std::string& remedy) const {
@@ -305,9 +312,11 @@ void read_halving(const Keys& keys, Sweep& sweep, const RunConfig& base, bool ha
   require_halvable(keys.place("halving"), sweep, base, has_epochs);
 }
 
-/// What may decide which trials are best.
-std::vector<std::string> metrics_of_trial(const RunConfig& config) {
-  std::vector<std::string> figures = {"accuracy", "loss", "R2"};
+/// The metric of [sweep], with its set: "loss" -> "testing loss". Throws ConfigError for one that a
+/// trial of this configuration does not have.
+std::string metric_in(const Keys& keys, const RunConfig& config) {
+  if (!keys.given("metric")) return Sweep().metric;
+  std::vector<std::string> figures = {"score", "accuracy", "loss", "R2"};
   if (config.metrics != "none") {
     for (std::string& name : split_list(config.metrics)) figures.push_back(std::move(name));
   }
@@ -315,7 +324,18 @@ std::vector<std::string> metrics_of_trial(const RunConfig& config) {
   for (const char* set : {"testing ", "validation "}) {
     for (const std::string& figure : figures) metrics.push_back(set + figure);
   }
-  return metrics;
+  const std::string text = keys.text("metric");
+  if (contains(figures, text)) return "testing " + text;
+  if (contains(metrics, text)) return text;
+  const std::string figure = text.substr(text.find_last_of(" _") + 1);
+  std::optional<std::string> guess;
+  if (figure.size() > 2 || lower_case(figure) == "r2") {  // any two letters are near R2
+    guess = nearest(figure, figures);
+    if (guess) guess->insert(0, text.starts_with("val") ? "validation " : "testing ");
+  }
+  keys.refuse_word(
+      "metric", text, metrics,
+      did_you_mean(guess, "use one of these, or name another in the setting `metrics`, too"));
 }
 
 /// Throws ConfigError for a metric that a trial does not have, or losses of different kinds.
@@ -323,8 +343,7 @@ void read_metric(const Keys& keys, Sweep& sweep, const RunConfig& base) {
   const RunConfig first = with_settings(base, sweep.trials.front());
   for (const TrialSettings& trial : sweep.trials) {
     const RunConfig config = with_settings(base, trial);
-    sweep.metric = keys.choice("metric", metrics_of_trial(config),
-                               "use one of these, or name another in the setting `metrics`, too");
+    sweep.metric = metric_in(keys, config);
     if (is_of_validation(sweep.metric) && !config.validation) {
       refuse(keys.place("metric"), "there is no validation set",
              "add validation = 0.1 above the table [sweep], or use a testing metric");
@@ -335,7 +354,7 @@ void read_metric(const Keys& keys, Sweep& sweep, const RunConfig& base) {
       if (setting.literal(config) == setting.literal(first)) continue;
       refuse(keys.place("metric"),
              fmt::format("the losses of the trials cannot be compared: {} varies", name),
-             "use another metric, such as \"testing accuracy\" or \"testing R2\"");
+             "use another metric, such as \"testing score\"");
     }
   }
 }
@@ -361,6 +380,10 @@ bool is_of_validation(const std::string& metric) { return metric.starts_with("va
 std::string figure_of(const std::string& metric) {
   const std::string name = metric.substr(metric.find(' ') + 1);
   return name == "accuracy" || name == "R2" ? "score" : name;
+}
+
+bool has_metric(bool is_regression, const std::string& metric) {
+  return !metric.ends_with(is_regression ? " accuracy" : " R2");
 }
 
 RunConfig with_settings(RunConfig base, const TrialSettings& settings) {

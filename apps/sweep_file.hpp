@@ -5,8 +5,9 @@
 //   method = "grid"                or "random"
 //   trials = 12                    of random
 //   seed = 1                       of random
-//   metric = "testing accuracy"    or loss, R2 or one of the setting `metrics`, of testing or
-//                                  validation: decides which is best
+//   metric = "testing score"       decides which is best: score (accuracy of classes, R2 of
+//                                  numbers), accuracy, R2, loss or one of the setting `metrics`,
+//                                  of testing or validation; "loss" is "testing loss"
 //   halving = 2                    none unless given: after each of `rungs` but the last, 1/halving
 //                                  of the trials go on, rounded up
 //   rungs = [1, 2, 4]              with halving: ascending numbers of epochs
@@ -32,10 +33,10 @@ using TrialSettings = std::vector<std::pair<std::string, std::string>>;
 
 /// The trials of a sweep.
 struct Sweep {
-  std::uint64_t group = 1;  ///< ranks of a trial
-  std::string metric = "testing accuracy";
-  std::uint64_t halving = 1;         ///< 1: all trials are trained to the end
-  std::vector<std::uint64_t> rungs;  ///< epochs; empty without halving
+  std::uint64_t group = 1;               ///< ranks of a trial
+  std::string metric = "testing score";  ///< with its set
+  std::uint64_t halving = 1;             ///< 1: all trials are trained to the end
+  std::vector<std::uint64_t> rungs;      ///< epochs; empty without halving
   /// The same settings in each, in the order of the file. In a grid the last one varies fastest.
   std::vector<TrialSettings> trials;
 };
@@ -59,6 +60,9 @@ bool is_of_validation(const std::string& metric);
 
 /// The figure of a metric in train::SetFigures: "testing accuracy" -> "score".
 std::string figure_of(const std::string& metric);
+
+/// False for accuracy of a regression, and R2 of classes.
+bool has_metric(bool is_regression, const std::string& metric);
 
 /// The configuration of one trial: `base` with its settings.
 RunConfig with_settings(RunConfig base, const TrialSettings& settings);

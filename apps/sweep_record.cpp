@@ -121,12 +121,25 @@ bool waits_for(const Trial& trial, std::size_t rung) {
   return trial.state == "waiting" && trial.results.size() == rung;
 }
 
+/// True if the metrics are one figure of what the trials were trained on: "testing accuracy", the
+/// default of earlier versions, is "testing score" of classes.
+bool is_same_figure(const SweepRecord& there, const std::string& metric) {
+  if (metric == there.metric) return true;
+  if (is_of_validation(metric) != is_of_validation(there.metric)) return false;
+  return figure_of(metric) == figure_of(there.metric) &&
+         std::all_of(there.trials.begin(), there.trials.end(), [&](const Trial& trial) {
+           return trial.results.empty() || has_metric(trial.results.front().is_regression, metric);
+         });
+}
+
 /// The first difference between two sweeps, for a message; empty: none.
 std::string difference(const SweepRecord& there, const SweepRecord& now) {
   const auto was_and_is = [](const std::string& what, const auto& a, const auto& b) {
     return fmt::format("{} was {}, and is {}", what, a, b);
   };
-  if (there.metric != now.metric) return was_and_is("metric", there.metric, now.metric);
+  if (!is_same_figure(there, now.metric)) {
+    return was_and_is("metric", there.metric, now.metric);
+  }
   if (there.halving != now.halving) return was_and_is("halving", there.halving, now.halving);
   if (there.rungs != now.rungs) {
     return was_and_is("rungs", joined(there.rungs), joined(now.rungs));
@@ -246,6 +259,18 @@ FolderLock join_sweep(const fs::path& out, int world_rank) {
   return FolderLock(folder);
 }
 
+LockState lock_state_of_sweep(const fs::path& out) {
+  std::vector<LockState> states = {lock_state(out)};
+  std::error_code error;
+  for (const auto& entry : list_folder(out / lock_folder, error)) {
+    std::error_code ignored;
+    if (entry.is_directory(ignored)) states.push_back(lock_state(entry.path()));
+  }
+  if (error) states.push_back(LockState::unknown);
+  if (contains(states, LockState::held)) return LockState::held;
+  return contains(states, LockState::unknown) ? LockState::unknown : LockState::free;
+}
+
 void begin_sweep_record(const fs::path& out, const SweepRecord& begin) {
   make_folder(out / lock_folder);
   std::error_code error;
@@ -261,6 +286,10 @@ void begin_sweep_record(const fs::path& out, const SweepRecord& begin) {
     return;
   }
   SweepRecord record = read_sweep_record(out);
+  if (std::all_of(record.trials.begin(), record.trials.end(),
+                  [](const Trial& trial) { return trial.results.empty(); })) {
+    record.metric = begin.metric;
+  }
   if (const std::string found = difference(record, begin); !found.empty()) {
     throw ConfigError(out.string() + ": holds another sweep: " + found,
                       "give another --out, or the sweep file of that one");

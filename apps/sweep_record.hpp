@@ -1,7 +1,7 @@
 // sweep.json: the trials of a sweep and their states. The groups of ranks that run the trials share
 // the file: each takes the next trial from it when it is free.
 //
-//   {"version": "0.1.0", "metric": "testing accuracy", "halving": 1, "rungs": [],
+//   {"version": "0.1.0", "metric": "testing score", "halving": 1, "rungs": [],
 //    "base": {"batch-size": "128", ...},        settings that determine results, as TOML literals,
 //                                               and `data`
 //    "trials": [{"trial": 1, "settings": {"learning-rate": "0.01"}, "state": "finished",
@@ -73,9 +73,13 @@ SweepRecord read_sweep_record(const std::filesystem::path& out);
 /// Held by the first rank of each group while it takes trials, so that no other job does.
 FolderLock join_sweep(const std::filesystem::path& out, int world_rank);
 
+/// Held if a job runs trials of the sweep; see lock_state(). Local.
+LockState lock_state_of_sweep(const std::filesystem::path& out);
+
 /// Creates OUT/sweep.json, or prepares it to be continued: trials that a job before has begun and
 /// not ended wait again, and so do those that were refused, since that may depend on the launch.
-/// The caller holds the lock of the folder.
+/// The metric may be another one while no trial has a result. The caller holds the lock of the
+/// folder.
 ///
 /// Errors   throws ConfigError if the folder has another sweep, with the first difference,
 ///          or if ranks of an earlier job still run trials of this one;

@@ -102,11 +102,15 @@ RegularFile::RegularFile(std::filesystem::path path) : path_(std::move(path)) {
 
 namespace {
 
+/// The remedy for a file that has become shorter since it was opened.
+constexpr const char* leave_alone =
+    "leave data files alone while they are in use, and fetch this one again";
+
 [[noreturn]] void fail_at_end(const std::filesystem::path& path, std::uint64_t end,
-                              std::uint64_t missing) {
+                              std::uint64_t missing, const char* remedy) {
   throw DataError(
       place(path, end) + ": the file ends here, " + std::to_string(missing) + " bytes too early",
-      "leave data files alone while they are in use, and fetch this one again");
+      remedy);
 }
 
 }  // namespace
@@ -118,7 +122,10 @@ void RegularFile::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) c
       throw DataError(place(path_, offset) + ": cannot be read: " + system_reason(errno),
                       "check the disk or file system that holds it");
     }
-    if (*got == 0) fail_at_end(path_, offset, bytes.size());
+    if (*got == 0 && size_ == 0) throw DataError(path_.string() + ": is empty", fetch_again);
+    if (*got == 0) {
+      fail_at_end(path_, offset, bytes.size(), offset < size_ ? leave_alone : fetch_again);
+    }
     offset += *got;
     bytes = bytes.subspan(*got);
   }
@@ -128,7 +135,7 @@ void RegularFile::check_size() const {
   struct stat status {};
   if (::fstat(file_.number(), &status) != 0) return;
   const auto now = static_cast<std::uint64_t>(status.st_size);
-  if (now < size_) fail_at_end(path_, now, size_ - now);
+  if (now < size_) fail_at_end(path_, now, size_ - now, leave_alone);
 }
 
 std::unique_ptr<MappedFile> RegularFile::map() const {

@@ -144,8 +144,8 @@ class SchemaFinder {
     Content content(path);
     content.finish();
     const CsvHeader header = read_header(content, options_.has_header, options_.separator);
-    if (names_.empty()) begin(header, path.string() + ":1");
     for (const std::string& name : header.names) require_text(name, path.string() + ":1");
+    if (names_.empty()) begin(header, path.string() + ":1");
     order(header.names, path.string() + ":1");
     // What is found in this file is found apart where ranks share it, and then added.
     auto before = std::exchange(found_, std::vector<Found>(names_.size()));

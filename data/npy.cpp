@@ -116,19 +116,25 @@ void NpySource::load_labels(const std::filesystem::path& path) {
   const std::uint64_t wanted = std::min(header_.shape[0], limit_.value_or(header_.shape[0]));
   const NpyHeader header = read_npy_header(content, wanted);
   if (header.record_elements != 1 || header.shape.size() > 2) {
+    const bool may_be_one_hot = header.shape.size() == 2;
     throw DataError(content.place(10) + ": labels of shape (" + shape_text(header.shape) +
                         "), expected one number a record",
-                    "check whether images and labels are exchanged");
+                    std::string(may_be_one_hot ? "if these are one-hot labels, save "
+                                                 "labels.argmax(axis=1); else "
+                                               : "") +
+                        "check whether images and labels are exchanged");
   }
   if (!header.type.is_integer()) {
     throw DataError(content.place(10) + ": labels of type '" + header.descr + "' are not integers",
-                    "save them so: numpy.save(path, labels.astype('int64'))");
+                    "if these are classes, save labels.astype('int64'); numbers to predict are "
+                    "read from tables alone, such as a CSV file with `label_column=NAME`");
   }
   if (header.shape[0] != header_.shape[0]) {
     throw DataError(content.place(10) + ": holds " + std::to_string(header.shape[0]) +
                         " labels, but " + content_.path().string() + " holds " +
                         std::to_string(header_.shape[0]) + " images",
-                    "use two files that were published together");
+                    archive_of(path) != path ? "save arrays of equal length"
+                                             : "use two files that were published together");
   }
   labels_.reserve(static_cast<std::size_t>(wanted));
   constexpr std::uint64_t chunk = 1 << 16;

@@ -91,23 +91,29 @@ void require_used(const char* name, bool is_used, bool is_default, const std::st
 }
 
 void require_valid(const Schedule& schedule) {
-  const auto refuse = [&](const std::string& problem, const std::string& remedy) {
-    throw ConfigError(std::string("`schedule=") + name_of(schedule.kind) + "`: " + problem, remedy);
+  const auto refuse = [&](const std::string& option, const std::string& problem,
+                          const std::string& remedy) {
+    throw ConfigError("`" + option + "` with `schedule=" + name_of(schedule.kind) + "`: " + problem,
+                      remedy);
   };
   const bool ends = schedule.kind == ScheduleKind::linear || schedule.kind == ScheduleKind::cosine;
   if (ends && schedule.steps <= schedule.warmup) {
-    refuse("a warm-up of " + counted(schedule.warmup, "step") + " leaves none of " +
-               std::to_string(schedule.steps),
+    refuse("warmup=" + std::to_string(schedule.warmup),
+           "leaves none of " + counted(schedule.steps, "step"),
            "use a shorter `warmup`, or more epochs");
   }
   if (!(schedule.last >= 0 && schedule.last <= 1)) {
-    refuse("a final rate of " + shortest(schedule.last) + " of the first",
-           "give `final_rate` from 0 to 1");
+    refuse("final_rate=" + shortest(schedule.last), "outside [0, 1]",
+           "give `final_rate` from 0 to 1 (Schedule::last)");
   }
   if (!(schedule.decay > 0 && schedule.decay <= 1)) {
-    refuse("a decay by " + shortest(schedule.decay), "give `decay` above 0, at most 1");
+    refuse("decay=" + shortest(schedule.decay), "outside (0, 1]",
+           "give `decay` above 0, at most 1");
   }
-  if (schedule.every == 0) refuse("a decay every 0 steps", "give `decay_every` of at least 1");
+  if (schedule.every == 0) {
+    refuse("decay_every=0", "no number of steps",
+           "give `decay_every` of at least 1 (Schedule::every)");
+  }
   const Schedule defaults;
   const std::string where = std::string("schedule=") + name_of(schedule.kind);
   const bool decays =

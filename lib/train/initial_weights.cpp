@@ -225,12 +225,13 @@ class Contents {
       for (const auto& [name, index] : tensors_) names.push_back(name);
       const std::string problem = file_.path().string() + ": there is no tensor " +
                                   in_quotes(target.source) + " for " + needs;
+      const std::string known = "a name that `lockstep inspect FILE.safetensors` lists";
       if (target.mapped) {
         throw ConfigError(problem, "`init_map`: " + did_you_mean(nearest(target.source, names),
-                                                                 "give it a name of the file"));
+                                                                 "give it " + known));
       }
       throw DataError(problem, "name it in `init_map`: \"" + std::to_string(target.layer) +
-                                   "=NAME\"; or " + fresh);
+                                   "=NAME\", with " + known + "; or " + fresh);
     }
     const auto& shape = file_.tensors()[found->second].spec.shape;
     if (shape != target.shape) {

@@ -77,13 +77,16 @@ class Inference(command.CommandTest):
         earlier = self.evaluate(self.made.checkpoints[0], JSON)
         self.assertNotEqual(earlier["weights_hash"], expected["weights_hash"])
 
-    def test_labels_that_the_network_does_not_know(self):
-        data = self.folder / "data"
+    def label_of_no_class(self):
+        """A data folder with one image of 28x28, whose label is 12."""
+        data = self.folder / "no-class"
         data.mkdir()
-        for name, magic, raw in (("images-idx3", 3, bytes(784)), ("labels-idx1", 1, bytes([12]))):
-            sides = [1, 28, 28][:magic]
-            header = bytes([0, 0, 8, magic]) + b"".join(side.to_bytes(4, "big") for side in sides)
-            (data / f"t10k-{name}-ubyte").write_bytes(header + raw)
+        for name, content in zip(TEST, (files.images(1, side=28), files.idx([12], (1,)))):
+            (data / name).write_bytes(content)
+        return data
+
+    def test_labels_that_the_network_does_not_know(self):
+        data = self.label_of_no_class()
         result = run("evaluate", self.checkpoint, "--data", data)
         self.assert_refused(result, 65, ["the label of record 0 is 12", "that the network was trained on"])
         self.assertNotIn("--classes", result.err)
@@ -212,6 +215,10 @@ class Inference(command.CommandTest):
         self.assertNotEqual(squares["loss"], entropy["loss"])
         self.assertIn("loss       mean squared error",
                       self.succeed("evaluate", self.folder / "other", DATA).out)
+        numbers = saved_with("mean squared error of values")
+        for data in (DATA, f"--data {self.label_of_no_class()}"):
+            self.assert_refused(run("evaluate", numbers, data), 65, ["has labels, but the network predicts numbers"])
+            self.succeed("predict", numbers, data)
         own = saved_with("squared hinge")
         for options in ({}, {"threads": 2}, {"ranks": 2}):
             self.assert_refused(run("evaluate", own, DATA, **options), 65,

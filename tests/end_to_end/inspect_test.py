@@ -1,5 +1,6 @@
-"""`lockstep inspect`: runs, checkpoints and data as their files say, and what is damaged."""
+"""`lockstep inspect`: runs, checkpoints, weights and data as their files say, and what is damaged."""
 
+import fcntl
 import json
 import unittest
 
@@ -58,7 +59,12 @@ class Inspect(command.CommandTest):
             for name, epochs, summary, epoch, best in zip("ab", (2, 1), summaries, last, (None, 1))]
             + [["c", "no step recorded", None, None, None, None, None]])
         (folder / "c" / "summary.json").write_text(json.dumps({**summaries[0], "status": "running"}))
-        self.assertEqual(self.inspected(folder)["runs"][2]["state"], "not complete (running)")
+        state = lambda: self.inspected(folder)["runs"][2]["state"]
+        self.assertEqual(state(), "not complete (running)")  # as far as can be known: it has no lock
+        with open(folder / "c" / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertEqual(state(), "not complete (running)")
+        self.assertEqual(state(), "not complete (killed, or ended by --timeout)")
         best = self.inspected(folder / "b/best")
         self.assertEqual(self.inspected(f"{folder}/b/best/"), best)
         self.assert_refused(run("inspect", folder, "--verify"), 2, ["--verify", "name one of its runs"])
@@ -84,8 +90,8 @@ class Inspect(command.CommandTest):
         found = self.inspected(made.checkpoints[-1], "--verify")
         self.assertEqual(found["weights"], made.summary["weights_hash"])
         self.assertEqual(found["step"], len(made.metrics))
-        # It is saved before the evaluation that completes the epoch.
-        self.assertEqual((found["completed_epochs"], found["step_of_epoch"]), (0, len(made.metrics)))
+        self.assertEqual((found["epoch"], found["step_of_epoch"]), (1, len(made.metrics)))
+        self.assertEqual(self.inspected(made.folder)["epoch"], 1)
         settings = found["settings"]
         self.assertEqual((settings["layers"], settings["optimizer"], settings["learning-rate"]), ([32], "adam", 0.001))
         hashes = {part["tensor"]: part["hash"] for part in found["tensors"]}
@@ -98,6 +104,40 @@ class Inspect(command.CommandTest):
         self.assert_refused(refused, 2, ["--train-limit", "is no data, but a run"])
         plain = self.succeed("inspect", made.checkpoints[-1])
         self.assert_says(plain.out, ["0.weight", "[784, 32]", "--verify", "learning-rate"], plain)
+
+    def test_why_a_run_failed(self):
+        folder = self.folder / "run"
+        failed = run("train", SMALL, "--optimizer sgd --learning-rate 1e30 --run-dir", folder)
+        self.assert_ends(failed, 76)
+        cause = command.Run(folder).summary["cause"]
+        self.assert_says(failed.err, cause, failed)
+        found = self.inspected(folder)
+        self.assertEqual([found[name] for name in ("state", "exit_code", "cause")], ["not complete (failed)", 76, cause])
+        (folder / "metrics.jsonl").write_text("")  # as if it had failed in the first step
+        found = self.inspected(folder)
+        self.assertEqual((found["exit_code"], found["cause"]), (76, cause))
+        self.assertIn("no step is recorded", found["state"])
+        self.assert_says(self.succeed("inspect", folder).out, ["exit code", "76", cause], failed)
+        self.assert_says(run("doctor", folder).out, f"the run failed (76): {cause}\nrank 0 on", failed)
+
+    def test_a_file_of_weights(self):
+        path = self.folder / "other.safetensors"
+        path.write_bytes(files.safetensors({"body.0.weight": ("BF16", [2, 3, 1], bytes(12)), "n": ("I64", [], bytes(8))}))
+        self.assertEqual(self.inspected(path), {"values": 7, "tensors": [
+            {"tensor": "body.0.weight", "type": "BF16", "shape": "[2, 3, 1]"}, {"tensor": "n", "type": "I64", "shape": "[]"}]})
+        plain = self.succeed("inspect", path)
+        self.assert_says(plain.out, ["other.safetensors", "body.0.weight", "BF16", "[2, 3, 1]"], plain)
+        made = self.train(SMALL)
+        tensors = self.inspected(made.checkpoints[-1] / "model.safetensors")["tensors"]
+        self.assertEqual([(tensor["tensor"], tensor["type"]) for tensor in tensors],
+                         [(f"{layer}.{name}", "F32") for layer in (0, 1) for name in ("weight", "bias")])
+        for init_map, code in (("", 65), ("--init-map 0=other", 2)):
+            refused = run("train", SMALL, "--init", path, init_map, "--run-dir", self.folder / "none")
+            self.assert_refused(refused, code, ["no tensor", "--init-map", "`lockstep inspect FILE.safetensors` lists"])
+        self.assert_refused(run("inspect", path, "--verify"), 2, ["--verify", "no manifest"])
+        self.assert_refused(run("inspect", path, "--classes 3"), 2, ["--classes", "or weights"])
+        path.write_bytes(path.read_bytes()[:-1])
+        self.assert_refused(run("inspect", path), 65, ["other.safetensors", "cut off"])
 
     def test_data(self):
         self.succeed("generate", self.folder / "data", "--train-limit 300 --test-limit 100")

@@ -81,7 +81,7 @@ REFUSED = {
     "--schedule step --final-rate 0.5": ["--final-rate with --schedule step", "cosine"],
     "--keep-every 7": ["--keep-every", "--checkpoint-every"],
     "--snapshot-every 3": ["--snapshot-every without --survive"],
-    "--schedule cosine --warmup 99": ["--schedule cosine", "99 steps leaves none of 24", "--warmup"],
+    "--schedule cosine --warmup 99": ["--warmup 99 with --schedule cosine", "leaves none of 24 steps", "a shorter --warmup"],
     "--warmup soon": ["warmup", "'soon' is neither a number of steps"],
     "--schedule step --decay-every 0": ["--schedule step", "--decay-every"],
     "--schedule step --decay 2": ["--decay", "at most 1"],

@@ -298,6 +298,9 @@ class Pictures(command.CommandTest):
                 shutil.copytree(plain / part / name, deep / part / name / "a" / "b" / "c")
         made = [self.train("--data", folder, SMALL, name=folder.name + "-run") for folder in (plain, linked, deep)]
         self.assertEqual(len({run.summary["weights_hash"] for run in made}), 1)
+        (plain / "train" / "lost+found").mkdir()  # on a disk of its own
+        self.assertEqual(self.train("--data", plain, SMALL, name="disk-run").summary["weights_hash"],
+                         made[0].summary["weights_hash"])
         (deep / "train" / "cats" / "up").symlink_to("..")
         self.refuse(deep, ["train/cats/up: is a link to", "a folder that it is in", "remove the link"])
 

@@ -130,10 +130,11 @@ class Resume(command.CommandTest):
                         process, "second epoch")
         for _ in range(100):  # renewed atomically
             self.assertEqual(command.Run(folder).summary["status"], "running")
+        self.assert_says(run("inspect", folder).out, "not complete (running)", "inspect")
         process.kill()
         process.communicate()
         self.assertEqual(command.Run(folder).summary["status"], "running")
-        self.assert_says(run("inspect", folder).out, "not complete (running)", "inspect")
+        self.assert_says(run("inspect", folder).out, "not complete (killed, or ended by --timeout)", "inspect")
 
     def test_into_another_folder(self):
         whole = self.whole()

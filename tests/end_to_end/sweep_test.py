@@ -1,5 +1,6 @@
 """`lockstep sweep`: the weights of `lockstep train` in groups of any size, through kills, and what is refused."""
 
+import fcntl
 import json
 import os
 import re
@@ -40,10 +41,13 @@ REFUSED = (  # what stands in [sweep] and below, the lines' texts
     ("", "[sweep.settings]\nrun-dir = ['a']\n", [":9", "run-dir", "not a setting of a trial"]),
     ("", "[sweep.settings]\nlearning-rate = { min = 0.1, max = 1.0 }\n", [":9", "interval in a grid", "random"]),
     ("group = 3\n", GRID, [":8", "2 ranks", "groups of 3"]),
-    ("metric = 'accuracy'\n", GRID, [":8", "metric", "'accuracy' is none of", "testing accuracy"]),
-    ("metric = 'testing auc'\n", GRID, [":8", "'testing auc' is none of", "--metrics"]),
-    ("metric = 'testing loss'\n", "[sweep.settings]\nlabel-smoothing = [0, 0.1]\n",
-     [":8: metric: the losses of the trials cannot be compared: label-smoothing varies", "testing accuracy"]),
+    ("metric = 'acuracy'\n", GRID, [":8: metric: 'acuracy' is none of testing score", "did you mean 'testing accuracy'?"]),
+    ("metric = 'val loss'\n", GRID, [":8", "did you mean 'validation loss'?"]),
+    ("metric = 'r2'\n", GRID, [":8", "did you mean 'testing R2'?"]),
+    ("metric = 'f1'\n", GRID, [":8", "use one of these", "--metrics"]),
+    ("metric = 'testing auc'\n", GRID, [":8", "'testing auc' is none of", "use one of these", "--metrics"]),
+    ("metric = 'loss'\n", "[sweep.settings]\nlabel-smoothing = [0, 0.1]\n",
+     [":8: metric: the losses of the trials cannot be compared: label-smoothing varies", "testing score"]),
     ("trails = 3\n", GRID, [":8", "'trails'", "did you mean 'trials'"]),
     ("trials = 3\n", GRID, [":8", "trials", "of a grid"]),
     ("method = 'random'\n", RANDOM, ["method random without trials"]),
@@ -157,6 +161,32 @@ class Sweep(command.CommandTest):
                                           for figure in ("loss", "accuracy", "auc", "top-2")])
             self.assertEqual([line[column] for line in lines], [f"{trials[i]['results'][0][key]:.4f}" for i in best])
 
+    def test_numbers_are_compared_by_their_r2(self):
+        table = self.folder / "prices.csv"
+        table.write_text("area,price\n" + "".join(f"{i % 37 / 10},{i % 37 * 3 + 0.5}\n" for i in range(200)))
+        base = f"data = '{table}'\nlabel-column = 'price'\ntest-split = 0.2\nlayers = [4]\n"
+        settings = "[sweep.settings]\nlearning-rate = [0.001, 0.1, 0.01]\n"
+        halving = "halving = 2\nrungs = [1, 2]\n"
+        self.assert_ends(self.sweep(self.file(halving, settings, base), "halved", threads=2), 0)
+        self.assertEqual(self.record("halved")["metric"], "testing score")
+        first = [trial["results"][0]["test_r2"] for trial in self.record("halved")["trials"]]
+        states = [trial["state"] for trial in self.record("halved")["trials"]]
+        self.assertEqual([state == "dropped" for state in states], [r2 == min(first) for r2 in first])
+        base += "epochs = 1\n"
+        shown = self.succeed("sweep", self.file("", settings, base), "--dry-run").out
+        self.assertIn("trial-001  learning-rate 0.001\n", shown)
+        of_classes = self.sweep(self.file("metric = 'accuracy'\n", settings, base))
+        self.assert_refused(of_classes, 2, ["the metric testing accuracy is not one of this data",
+                                            "remedy: write metric = \"testing R2\""])
+        self.assert_ends(self.sweep(self.file("metric = 'R2'\n", settings, base)), 0)  # no trial had a result
+        self.assertEqual(self.record()["metric"], "testing R2")
+        self.assert_ends(self.sweep(self.file("", settings, base)), 0)  # the same figure
+        self.assert_refused(self.sweep(self.file("metric = 'accuracy'\n", settings, base)), 2,
+                            ["metric was testing R2, and is testing accuracy"])
+        self.assert_ends(self.sweep(self.file("metric = 'loss'\n", settings, base), "loss"), 0)
+        self.assertEqual(self.record("loss")["metric"], "testing loss")
+        self.assertEqual(self.table(), self.table("loss"))
+
     def test_killed_and_continued_on_other_ranks(self):
         path = self.file("", base=BASE + "checkpoint-every = 3\n")
         self.assert_ends(self.sweep(path, "whole", threads=4), 0)
@@ -165,6 +195,12 @@ class Sweep(command.CommandTest):
         self.assertNotEqual(killed.code, 0)
         states = [trial["state"] for trial in self.record()["trials"]]
         self.assertIn("running", states)
+        for path in (self.folder / "out").glob("**/.lock"):
+            with open(path) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # ranks may end some moments after their launcher
+        shown = self.succeed("sweep --show", self.folder / "out")
+        states = [trial["state"] for trial in self.record()["trials"]]
+        self.assertEqual((shown.out.count("cut off"), shown.out.count("running")), (states.count("running"), 0), shown)
         path = self.file("", base=BASE + "checkpoint-every = 3\n")
         again = self.sweep(path, threads=3)
         self.assert_ends(again, 0)
@@ -176,6 +212,18 @@ class Sweep(command.CommandTest):
         self.assert_ends(nothing, 0)
         self.assert_says(nothing.out, "12 trials ended already", nothing)
         self.assertNotIn("\ntrial-", nothing.out)
+
+    def test_a_trial_that_runs_is_not_cut_off(self):
+        path = self.file("", base=BASE.replace("epochs = 1", "epochs = 1000000"))
+        process = self.start([str(command.binary), *command.words("sweep", path, "--out", self.folder / "out")])
+        record = self.folder / "out" / "sweep.json"
+        self.wait_until(lambda: record.exists() and '"running"' in record.read_text(), process, "trial")
+        shown = self.succeed("sweep --show", self.folder / "out")
+        self.assertEqual((shown.out.count("running"), shown.out.count("cut off")), (1, 0), shown)
+        process.kill()
+        process.communicate()
+        shown = self.succeed("sweep --show", self.folder / "out")
+        self.assertEqual((shown.out.count("running"), shown.out.count("cut off")), (0, 1), shown)
 
     def stop(self, *argv):
         """Starts a sweep, and interrupts it when it has finished a trial more."""
@@ -273,7 +321,7 @@ class Sweep(command.CommandTest):
         self.assert_ends(self.sweep(self.file("", one)), 0)
         before = self.record()
         for sweep, settings, base, text in (("", one.replace("0.01", "0.02"), BASE, "trial-001 was learning-rate 0.01"),
-                                            ("metric = 'testing loss'\n", one, BASE, "metric was testing accuracy"),
+                                            ("metric = 'testing loss'\n", one, BASE, "metric was testing score, and is testing loss"),
                                             ("", GRID, BASE, "number of trials was 1"),
                                             ("", one, BASE + "seed = 5\n", "seed was 22, and is 5")):
             result = self.sweep(self.file(sweep, settings, base), threads=2)
@@ -285,6 +333,9 @@ class Sweep(command.CommandTest):
         self.assert_refused(result, 2, [f"{trial}: holds a run", "--out"])
         self.assertEqual(sorted(trial.iterdir()), left)
         self.assert_ends(self.sweep(self.file("group = 2\n", one), threads=2), 0)
+        earlier = json.dumps({**before, "metric": "testing accuracy"})  # as recorded before there was a score
+        (self.folder / "out" / "sweep.json").write_text(earlier)
+        self.assert_ends(self.sweep(self.file("", one)), 0)
         trial, result = before["trials"][0], before["trials"][0]["results"][0]
         other = {**trial, "settings": {**trial["settings"], "momentum": "0.9"}}
         for damaged, text in (({"trials": [{**trial, "state": "failed", "results": []}]}, "a failed trial has exit_code 0"),

@@ -154,7 +154,7 @@ class Tables(command.CommandTest):
         self.assertNotIn("MNIST", refused.err)
         self.assert_refused(run("train --data", self.folder / "mnist"), 65, ["scripts/get_mnist.sh"])
         refused = run("evaluate", made.folder, "--data synthetic")
-        self.assert_refused(refused, 2, ["10 classes, not 3", "labels that the network was trained on"])
+        self.assert_refused(refused, 65, ["10 classes, not 3", "labels that the network was trained on"])
         self.assertNotIn("--classes", refused.err)
         self.assert_refused(run("evaluate", self.folder / "wrong", "--data", data), 65,
                             ["no such checkpoint", "give the folder of a run"])
@@ -236,6 +236,9 @@ class Tables(command.CommandTest):
         self.assertAlmostEqual(self.evaluate(made, data)["r2"], sum(scores) / 2, places=5)
         self.assertEqual([target["name"] for target in made.summary["targets"]], ["size", "price"])
         self.assert_refused(run("predict", made.folder, "--data", data, "--probabilities"), 2, ["predicts numbers"])
+        for job in ("evaluate", "predict"):
+            self.assert_refused(run(job, made.folder, "--data synthetic"), 65,
+                                ["synthetic: is not a table, as the network in", "give a table with the columns"])
         self.write(data.read_bytes(), "far/train.csv")
         rows[7]["price"] = "9" * 30
         far = self.write(text_of(rows, ["", "price", "a", "b", "size"]), "far/test.csv")
@@ -338,6 +341,7 @@ class Tables(command.CommandTest):
                 ("", "", 65, ["flowers.csv:1:"]),
                 (text_of(flowers()).replace("\n", "\r"), "", 65, ["flowers.csv:1: lines end in CR alone", "tr '"]),
                 ("\0".join(text_of(flowers())), "", 65, ["flowers.csv:1: is UTF-16", "iconv"]),
+                (b"\xe0\x9f,\xff\x8f\n1,2\n", "", 65, ["flowers.csv:1: '??' is not UTF-8", "encoding='utf-8'"]),
                 (text_of(flowers()), "--label-column höhe", 65, ["'' is not a label"]),
                 (text_of(flowers()), "--label-column 'größe (cm)' --classes 3", 2,
                  ["--classes 3 with a regression", "--task classification"]),

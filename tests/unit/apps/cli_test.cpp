@@ -39,7 +39,9 @@ TEST_CASE("words that the command does not take are refused", "[cli]") {
                     Contains("unknown flag '--sede'") && Contains("did you mean '--seed'?"));
   CHECK_THROWS_WITH(parse({"--quickly"}), Contains("`lockstep bake --help` lists all flags"));
   CHECK_THROWS_WITH(parse({"--epochs", "3"}), Contains("unknown flag '--epochs'"));
-  CHECK_THROWS_WITH(parse({"--output"}), Contains("output"));
+  CHECK_THROWS_WITH(parse({"--output"}),
+                    Contains("--output: no value") && Contains("write --output FILE"));
+  CHECK_THROWS_WITH(parse({"--seed"}), Contains("--seed: no value") && Contains("write --seed N"));
   CHECK_THROWS_WITH(parse({"a.toml", "b.toml"}), Contains("2 run files: a.toml b.toml"));
   CHECK_THROWS_WITH(parse({"--set", "seed"}), Contains("there is no '='"));
   CHECK_THROWS_WITH(parse({"--set", "epochs=3"}), Contains("has no setting 'epochs'"));

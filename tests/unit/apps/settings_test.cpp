@@ -98,6 +98,21 @@ TEST_CASE("a bad run file names its line", "[config]") {
   CHECK_THROWS_WITH(from_file("seed = 1979-05-27\n"), Contains("date"));
 }
 
+TEST_CASE("the place of a setting is that of its value", "[config]") {
+  RunConfig config = from_file("seed = 3\n[optimizer]\nmomentum = 0.5\n");
+  CHECK(config.places.at("momentum") == "run.toml:3");
+  set_value(config, "--momentum", "momentum", "0.9");
+  CHECK_FALSE(config.places.contains("momentum"));
+  CHECK(config.places.at("seed") == "run.toml:1");
+}
+
+TEST_CASE("a key of a table is one of its settings", "[config]") {
+  CHECK_THROWS_WITH(from_file("[optimizer]\nnam = 'sgd'\n"), Contains("did you mean 'name'?"));
+  CHECK_THROWS_WITH(setting_named("--set", "optimizer.name"),
+                    Contains("did you mean 'optimizer'?"));
+  CHECK_THROWS_WITH(setting_named("--set", "optimizer.beta3"), Contains("did you mean 'beta1'?"));
+}
+
 TEST_CASE("values that make no sense are refused with the reason", "[config]") {
   CHECK_THAT(refusal("batch-size", "0"),
              Contains("--batch-size: 0 is less than 1\n  remedy: use 1 or more"));

@@ -189,7 +189,11 @@ TEST_CASE("what is wrong with a pair is named with file and place", "[data]") {
   CHECK_THAT(error(images(1), labels(0)), StartsWith("labels: byte 4: holds 0 records"));
   CHECK_THAT(error(images(2, 0, 0, 4), labels(2)),
              StartsWith("images: byte 8: images are 0x4, without a pixel"));
-  CHECK_THAT(error(none, labels(2)), StartsWith("images: byte 0: the file ends here"));
+  CHECK_THAT(error(none, labels(2)),
+             StartsWith("images: is empty") && Contains("fetch the file again"));
+  CHECK_THAT(error({0, 0}, labels(2)),
+             StartsWith("images: byte 2: the file ends here, 2 bytes too early") &&
+                 Contains("fetch the file again"));
   CHECK_THAT(error(idx({0x803, 2, 3, 4}, Bytes(23)), labels(2)),
              StartsWith("images: byte 39: 2 records of 3x4 bytes make a file of 40 bytes, but it "
                         "has 39"));

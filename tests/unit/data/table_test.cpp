@@ -272,6 +272,8 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
   CHECK_THAT(Table("label,a\n").error(), StartsWith("t.csv:2: no record"));
   CHECK_THAT(Table("label\n1\n").error(), Contains("no column of features"));
   CHECK_THAT(Table("label,a\nJos\xE9,2\n").error(), StartsWith("t.csv:2: 'Jos?' is not UTF-8"));
+  CHECK_THAT(Table("h\xE0\xFF,b\n1,2\n").error(),  // before the column of labels is looked for
+             StartsWith("t.csv:1: 'h?") && Contains("' is not UTF-8"));
   CHECK_THAT(Table("a,label\r\n1,u\r\r\n").error(), StartsWith("t.csv:2: 'u?' has a NUL or ends"));
   CHECK_THAT(Table(std::string_view("a,label\n1,u\n2,v\0\n", 17)).error(),
              StartsWith("t.csv:3: 'v?' has a NUL or ends"));
@@ -285,6 +287,9 @@ TEST_CASE("what is wrong with a table is named with a remedy", "[data][table]") 
              StartsWith("t.csv:3: column 'a': '1,5' has a decimal comma"));
   CHECK_THAT(Table("a;price\n3;1,5\n2;2,25\n").error({.label_columns = {"price"}}),
              StartsWith("t.csv:2: column 'price': '1,5' has a decimal comma"));
+  CHECK_THAT(Table("label;a\n1;2\n1;1,500\n").error(),
+             StartsWith("t.csv:3: column 'a': '1,500' has a comma, of thousands or decimals") &&
+                 Contains("thousands without a comma"));
   std::string words = "label,a\n";
   for (int i = 0; i < 101; ++i) words += "1,w" + std::to_string(i) + "\n";
   CHECK_THAT(Table(words).error(), Contains("no column of features"));  // too many words
