@@ -59,6 +59,14 @@ class Interrupted(command.CommandTest):
                 self.assertNotEqual(result.code, 0, str(result))
                 self.assert_gone(ranks, result)
                 self.assert_kept()
+                summary = self.made.summary
+                inspected = self.succeed("inspect", self.made.folder)
+                if summary["status"] == "failed":
+                    self.assert_says(inspected.out, ["not complete (failed)", summary["cause"]], result)
+                    examined = command.run("doctor", self.made.folder)
+                    self.assert_says(examined.out, f"the run failed (86): {summary['cause']}\nrank 0 on", result)
+                else:
+                    self.assert_says(inspected.out, "not complete (killed, or ended by --timeout)", result)
                 shutil.rmtree(self.made.folder)
 
     def test_a_rank_that_is_killed_in_a_checkpoint_or_an_evaluation(self):
@@ -205,6 +213,20 @@ class Interrupted(command.CommandTest):
             self.assert_says(result.err, f"stopped before the {source}", result)
             self.assertLess(result.seconds, seconds(5))
 
+    def test_the_recorders_of_another_user(self):
+        made = self.train(SMALL)
+        flight = made.folder / "flight"
+        other = {"user": 65534} if os.geteuid() == 0 else {}
+        for path in (self.folder, made.folder):
+            path.chmod(0o755)
+        flight.chmod(0o700 if other else 0)
+        self.addCleanup(flight.chmod, 0o700)
+        try:
+            result = command.run("doctor", made.folder, **other)
+        except PermissionError:
+            self.skipTest("no right to become another user, or that one may not execute the command")
+        self.assert_refused(result, 65, [f"{flight}: cannot be listed: Permission denied", "the user who ran it"])
+
     def test_an_end_of_a_slurm_job_that_is_no_time_is_ignored(self):
         now = int(time.time())
         for end, warns in (("", False), ("soon", True), ("-5", True), (now - 3600, True), (now + 3600, False)):
@@ -308,9 +330,12 @@ class Faults(command.CommandTest):
     def test_a_rank_that_stops_while_it_opens_a_file(self):
         """Before training has a recorder in the run's folder, and in an evaluation, which has none."""
         made = self.train(SMALL, ranks=2)
-        for rank, job in ((1, ("evaluate", made.folder, "--data synthetic")), (0, ("train --resume", made.folder))):
+        jobs = ((1, ("evaluate", made.folder, "--data synthetic")), (0, ("train --resume", made.folder)))
+        started = [self.start(self.job(f"FAULT_STOP={rank}:/network.json", *job, "--timeout 1", ranks="mpirun"))
+                   for rank, job in jobs]
+        for (rank, job), process in zip(jobs, started):
             with self.subTest(job=job):
-                result = call(self.job(f"FAULT_STOP={rank}:/network.json", *job, "--timeout 1", ranks="mpirun"))
+                result = finish(process)
                 self.assert_ends(result, 86)
                 self.assert_says(result.err, [f"rank {1 - rank} made no progress for", "the start", "it waits for another",
                                               "look for a rank that is stopped", "--timeout"], result)
@@ -392,18 +417,13 @@ class Injected(command.CommandTest):
         self.assertNotEqual(made.summary["weights_hash"], plain.summary["weights_hash"])
 
     def test_a_slow_rank(self):
-        """For more than 5 seconds. If all ranks are as slow, none is named."""
-        slow = ["slow:rank=%d,step=11" % rank for rank in (1, 0)]
-        job = f"{SMALL} --epochs 1000 --steps 120"
-        made = self.train(job, threads=2, env=faults(slow[0]))
+        """For more than 5 seconds."""
+        made = self.train(SMALL, "--epochs 1000 --steps 120", threads=2, env=faults("slow:rank=1,step=11"))
         said = f"rank 1 on {socket.gethostname()} is slow: "
         self.assert_says(made.result.err, [said, "the median of 2 ranks is", "remedy", "lockstep doctor"], made.result)
         self.assertEqual(made.result.err.count("is slow"), 1, str(made.result))
         fast, late = made.summary["seconds_before_exchange"]
         self.assertGreater(late, max(0.05, 2 * fast))
-        made = self.train(job, threads=2, env=faults(*slow), name="equal")
-        self.assertNotIn("is slow", made.result.err)
-        self.assertGreater(min(made.summary["seconds_before_exchange"]), 0.05)
 
     def test_leaves_move_away_from_a_slow_rank(self):
         made = self.train(SMALL, "--epochs 5 --balance", threads=3, env=faults("slow:rank=1,step=1"))

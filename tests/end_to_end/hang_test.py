@@ -54,8 +54,9 @@ class Hang(command.CommandTest):
     def test_a_rank_that_runs_another_program(self):
         job = mpirun(1, SAVING, "--timeout 1 --run-dir", self.folder / "run") + words(": -n 1 sleep 100")
         recovery = [job[0], *words("--mca orte_enable_recovery 1"), *job[1:]]  # mpirun then ignores codes of ranks
-        for argv, code in ((job, 86), (recovery, 1)):
-            result = command.call(argv)
+        started = [(self.start(argv), code) for argv, code in ((job, 86), (recovery, 1))]
+        for process, code in started:
+            result = command.finish(process)
             self.assert_ends(result, code)
             self.assert_says(result.err, ["rank 0 waited for 5 s in the start", "the same program", "--timeout"], result)
 

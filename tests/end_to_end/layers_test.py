@@ -51,6 +51,8 @@ class Layers(command.CommandTest):
                                  name=f"run-{number}-{exchange}", **world)
                 key = (run.summary["weights_hash"], *run.losses)
                 found.setdefault(key, []).append((world, exchange))
+        run = self.train(*args, FEW.replace("--threads 1", ""), "--threads 2", name="products")
+        found.setdefault((run.summary["weights_hash"], *run.losses), []).append("2 threads of products")
         self.assertEqual(len(found), 1, found)
 
     def test_lenet_on_any_ranks(self):

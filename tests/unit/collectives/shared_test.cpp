@@ -67,7 +67,7 @@ TEST_CASE("ranks know on which cores those of their node may run", "[collectives
 }
 
 TEST_CASE("two levels keep the communicator's contract", "[collectives]") {
-  const int ranks = GENERATE(2, 3, 4, 5, 8);
+  const int ranks = GENERATE(2, 3, 4, 5);
   for (const test::Nodes& nodes : test::layouts(ranks)) {
     const auto wrap = [&](Communicator& wire) { return two_levels(wire, nodes); };
     for (const auto& check : test::communicator_contract()) {

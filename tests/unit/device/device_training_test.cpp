@@ -203,9 +203,7 @@ TEST_CASE("device: every built-in loss has the processor's bits", "[device][trai
   }
   const ToyResult expected = on_processor(run);
   run.options = on_device(DeviceExchange::staged);
-  for (const int ranks : {1, 2, 5}) {
-    if (devices_for(ranks, DeviceExchange::staged)) require_same(per_rank(ranks, run), expected);
-  }
+  if (devices_for(5, DeviceExchange::staged)) require_same(per_rank(5, run), expected);
   run.canonical = false;
   run.options = on_device(DeviceExchange::staged, false);
   for (const auto& result : per_rank(2, run)) {
@@ -274,7 +272,7 @@ TEST_CASE("device: uneven pieces and idle ranks under FILE", "[device][train]") 
 
 TEST_CASE("device: leaves move between devices", "[device][train][balance]") {
   test::devices(3, 1);
-  ToyRun run{.epochs = 4};
+  ToyRun run{.epochs = 3};
   const ToyResult expected = on_processor(run);
   const Seeded seeded(GENERATE(from_range(seeds())));
   run.options = on_device(DeviceExchange::automatic);
