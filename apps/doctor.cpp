@@ -210,10 +210,10 @@ void open_data(const RunConfig& config, launching::RankFacts& facts) {
 std::string device_name(comm::Communicator& comm) {
   const auto products = make_strict_products(Simd::automatic);
   nn::Network<float> network(nn::NetworkShape(1, {}, 1), 0, *products);
-  train::DeviceOptions options;
-  options.share = true;
-  options.exchange = train::DeviceExchange::staged;
-  return train::make_device_replica(network, options, comm)->device();
+  train::ReplicaOptions options;
+  options.share_device = true;
+  options.device_exchange = train::DeviceExchange::staged;
+  return train::make_device_replica(network, options, 0, comm)->device();
 }
 
 /// A line for ranks with the same facts: of many ranks, each group is a host's.

@@ -2,7 +2,6 @@
 // no_device.cpp instead of cuda/.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <memory_resource>
 #include <string>
@@ -15,18 +14,6 @@
 #include "lockstep/train/step.hpp"
 
 namespace lockstep::train {
-
-/// Options of a replica on a device.
-struct DeviceOptions {
-  bool strict = true;  ///< strict products; false: the library's
-  Precision precision = Precision::float32;
-  bool share = false;  ///< ranks of a host may share a device
-  DeviceExchange exchange = DeviceExchange::automatic;
-  std::chrono::seconds nccl_timeout = ReplicaOptions().nccl_timeout;
-  std::size_t rows = 0;  ///< maximum number of rows in a pass on this rank
-  /// The ranks that use a device, if the others train on the CPU; null: all ranks.
-  comm::Communicator* devices = nullptr;
-};
 
 /// A network with weights, gradients and optimizer state in device memory.
 ///
@@ -82,14 +69,14 @@ class DeviceReplica : public Inference {
 
 /// Selects a device for this rank and copies the weights of `network` to it. The products of
 /// `network` must store weights in the device's layout. `network` needs no rows; it and `comm` must
-/// outlive the replica.
+/// outlive the replica. `rows`: the maximum number of rows in a pass on this rank.
 ///
 /// Errors   throws comm::AgreedError (2) on every rank that takes part: no device, two ranks on one
-///          device without `share`, a layer without device code, an exchange that is not available,
-///          a build without CUDA.
+///          device without `share_device`, a layer without device code, an exchange that is not
+///          available, a build without CUDA. The options of all ranks were compared before.
 /// Ranks    collective; over options.devices only if that is set, and the exchange is staged.
 std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& network,
-                                                   const DeviceOptions& options,
+                                                   const ReplicaOptions& options, std::size_t rows,
                                                    comm::Communicator& comm);
 
 }  // namespace lockstep::train

@@ -158,16 +158,9 @@ void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& 
 /// Copies the weights of the network to this rank's device, if it is to have one. Collective.
 void Replica::make_device(const ReplicaOptions& options) {
   if (options.device != Device::cuda) return;
-  DeviceOptions device;
-  device.strict = is_strict(options, "cuBLAS");
-  device.precision = options.precision;
-  device.share = options.share_device;
-  // Without a step there is nothing to exchange.
-  device.exchange = plan_ ? options.device_exchange : DeviceExchange::staged;
-  device.nccl_timeout = options.nccl_timeout;
-  device.rows = rows_;
-  device.devices = options.devices;
-  device_ = make_device_replica(*network_, device, groups_.batch);
+  ReplicaOptions own = options;
+  if (!plan_) own.device_exchange = DeviceExchange::staged;  // there is nothing to exchange
+  device_ = make_device_replica(*network_, own, rows_, groups_.batch);
   if (options.wrap_device) device_ = options.wrap_device(std::move(device_));
 }
 

@@ -1,11 +1,13 @@
 // Which options of a replica go together, and what all ranks must have the same.
 #include "lockstep/train/replica_options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
 
 #include "lockstep/base/text.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/train/replica_parts.hpp"
 
 namespace lockstep::train {
@@ -185,6 +187,40 @@ void add(const optim::OptimizerOptions& options, comm::KeyValues& settings) {
                                    {"clip_value", text_of(options.clip_value)}});
 }
 
+/// What ranks with a device must have in common to choose their devices and to exchange.
+std::string device_options_text(const ReplicaOptions& options) {
+  constexpr std::array exchanges = {"automatic", "nccl", "staged"};
+  return std::string("share_device ") + (options.share_device ? "true" : "false") +
+         ", device_exchange " + exchanges.at(static_cast<std::size_t>(options.device_exchange)) +
+         ", devices " + (options.devices != nullptr ? "set" : "null");
+}
+
+/// Throws unless all ranks with a device have the same options of devices, and `devices`, or the
+/// replica's ranks without it, are exactly these ranks. Collective.
+void require_equal_devices(const ReplicaOptions& options, comm::Communicator& comm) {
+  const bool has_device = options.device == Device::cuda;
+  const auto texts = comm::gather_text(comm, has_device ? device_options_text(options) : "");
+  const auto is_set = [](const std::string& text) { return !text.empty(); };
+  const auto first = std::find_if(texts.begin(), texts.end(), is_set);
+  const auto other = std::find_if(
+      first, texts.end(), [&](const std::string& text) { return is_set(text) && text != *first; });
+  if (other != texts.end()) {
+    const auto rank = [&](auto at) { return " on rank " + std::to_string(at - texts.begin()); };
+    throw comm::AgreedError(ExitCode::usage,
+                            "the replica has " + *first + rank(first) + ", " + *other + rank(other),
+                            "give all ranks with a device the same");
+  }
+  comm::together(comm, [&] {
+    if (!has_device) return;
+    const int named = options.devices != nullptr ? options.devices->size() : comm.size();
+    const auto count = std::count_if(texts.begin(), texts.end(), is_set);
+    if (count == named) return;
+    throw ConfigError("device cuda on " + std::to_string(count) + " ranks, but `devices` has " +
+                          std::to_string(named),
+                      "set `devices` on the ranks with a device to a communicator of exactly them");
+  });
+}
+
 }  // namespace
 
 void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
@@ -217,6 +253,7 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
     settings.emplace_back("micro_batch", std::to_string(options.micro_batch));
   }
   comm::require_equal(groups.all, "the replica", settings, "give all ranks the same");
+  require_equal_devices(options, groups.all);
 }
 
 }  // namespace lockstep::train

@@ -59,7 +59,8 @@ enum class DeviceExchange {
 /// same data gives the same weights.
 ///
 /// Ranks may differ in simd, zeros, threads and prefetch; in micro_batch unless the mesh has
-/// "model"; in products, device and the options of devices unless the reduction is allreduce. All
+/// "model"; in products and device unless the reduction is allreduce. Ranks with a device have the
+/// same share_device and device_exchange. All
 /// other values must be the same on all ranks; functions are not compared.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers

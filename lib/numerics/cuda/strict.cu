@@ -535,7 +535,9 @@ void StrictDeviceProducts::reserve(std::size_t inputs, std::size_t outputs) {
       std::max(cheapest_groups<LargeWeights>(weights, rows, common_leaf, rows).cut.groups,
                cheapest_groups<SmallWeights>(weights, rows, common_leaf, rows).cut.groups);
   const std::size_t floats = groups > 1 ? std::bit_ceil(groups) * weights.size() : 0;
-  if (floats > nodes_.size()) nodes_ = cuda::DeviceBuffer<float>(floats);
+  if (floats <= nodes_.size()) return;
+  nodes_ = {};  // before the larger one is allocated
+  nodes_ = cuda::DeviceBuffer<float>(floats);
 }
 
 void StrictDeviceProducts::sum_weights(Matrix<const float> x, Matrix<const float> dz,

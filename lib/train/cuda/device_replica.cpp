@@ -2,13 +2,14 @@
 #include "lockstep/collectives/cuda/device.hpp"
 #include "lockstep/train/cuda/device_step.hpp"
 #include "lockstep/train/device.hpp"
+#include "lockstep/train/replica_parts.hpp"
 
 namespace lockstep::train {
 namespace {
 
-std::unique_ptr<DeviceProducts> make_products(const DeviceOptions& options) {
-  return options.strict ? make_strict_device_products(options.rows)
-                        : make_library_device_products(options.rows, options.precision);
+std::unique_ptr<DeviceProducts> make_products(const ReplicaOptions& options, std::size_t rows) {
+  return is_strict(options, "cuBLAS") ? make_strict_device_products(rows)
+                                      : make_library_device_products(rows, options.precision);
 }
 
 void require_device_loss(const nn::Loss<float>& loss) {
@@ -32,15 +33,15 @@ void require_nccl(const comm::DeviceOfRank& device) {
 }
 
 /// Returns null with one rank, unless NCCL was requested. NCCL needs a device on every rank.
-std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& options,
+std::unique_ptr<comm::DeviceCommunicator> make_exchange(const ReplicaOptions& options,
                                                         const comm::DeviceOfRank& device,
                                                         const cuda::Stream& stream,
                                                         comm::Communicator& comm) {
-  const bool asked = options.exchange == DeviceExchange::nccl;
+  const bool asked = options.device_exchange == DeviceExchange::nccl;
   if (asked) require_nccl(device);
   if (!asked && comm.size() == 1) return nullptr;
   const bool can_nccl = comm::nccl_built_in() && !device.shared && options.devices == nullptr;
-  if (asked || (options.exchange == DeviceExchange::automatic && can_nccl)) {
+  if (asked || (options.device_exchange == DeviceExchange::automatic && can_nccl)) {
     return comm::make_nccl_communicator(comm, stream, options.nccl_timeout);
   }
   return comm::make_staged_communicator(comm, stream);
@@ -49,20 +50,20 @@ std::unique_ptr<comm::DeviceCommunicator> make_exchange(const DeviceOptions& opt
 class CudaReplica final : public DeviceReplica {
  public:
   /// The device must be selected before. Local.
-  CudaReplica(nn::Network<float>& network, const DeviceOptions& options,
+  CudaReplica(nn::Network<float>& network, const ReplicaOptions& options, std::size_t rows,
               const comm::DeviceOfRank& device, comm::Communicator& comm)
       : host_(network),
         comm_(comm),
         device_text_(device.name + " (" + device.bus_id + ")"),
         shared_(device.shared),
-        products_(make_products(options)),
-        network_(network, options.rows, *products_, compute_),
-        batches_(network_, options.rows),
-        inputs_(options.rows * network.shape().features),
-        logits_(options.rows * network.shape().classes) {}
+        products_(make_products(options, rows)),
+        network_(network, rows, *products_, compute_),
+        batches_(network_, rows),
+        inputs_(rows * network.shape().features),
+        logits_(rows * network.shape().classes) {}
 
   /// Collective.
-  void connect(const DeviceOptions& options, const comm::DeviceOfRank& device) {
+  void connect(const ReplicaOptions& options, const comm::DeviceOfRank& device) {
     device_ = make_exchange(options, device, exchange_, comm_);
     if (device_) exchange_text_ = device_->backend();
   }
@@ -138,13 +139,14 @@ class CudaReplica final : public DeviceReplica {
 }  // namespace
 
 std::unique_ptr<DeviceReplica> make_device_replica(nn::Network<float>& network,
-                                                   const DeviceOptions& options,
+                                                   const ReplicaOptions& options, std::size_t rows,
                                                    comm::Communicator& comm) {
   comm::Communicator& takers = options.devices != nullptr ? *options.devices : comm;
-  const comm::DeviceOfRank device = comm::choose_device(takers, options.share);
+  const comm::DeviceOfRank device = comm::choose_device(takers, options.share_device);
   std::unique_ptr<CudaReplica> replica;
-  comm::together(takers,
-                 [&] { replica = std::make_unique<CudaReplica>(network, options, device, comm); });
+  comm::together(takers, [&] {
+    replica = std::make_unique<CudaReplica>(network, options, rows, device, comm);
+  });
   replica->connect(options, device);
   return replica;
 }

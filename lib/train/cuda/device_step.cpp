@@ -230,6 +230,8 @@ class DeviceCanonicalStep final : public DeviceStep {
   void reserve(std::size_t parts) {
     if (own_.size() >= parts * block_) return;
     recorded_.clear();
+    own_ = {};  // before the larger ones are allocated
+    received_ = {};
     own_ = cuda::DeviceBuffer<float>(parts * block_);
     cuda::clear(own_.span(), stream_);  // padding between tensors stays zero
     if (device_ != nullptr) received_ = cuda::DeviceBuffer<float>(parts * block_);

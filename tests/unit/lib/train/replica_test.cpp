@@ -125,6 +125,33 @@ std::string refusal_of(Call call) {
 
 }  // namespace
 
+TEST_CASE("ranks with a device have the same options of devices", "[train]") {
+  const auto refusals = [](auto choose) {
+    return test::per_rank(3, [&](comm::Communicator& comm) {
+      return refusal_of([&] {
+        train::ReplicaOptions mine;
+        mine.device = train::Device::cuda;
+        choose(comm, mine);
+        const data::Plan plan = plan_for(comm.size());
+        const train::Replica replica({features, {19}, classes}, plan, comm, mine);
+      });
+    });
+  };
+  const auto all = [](const std::string& text) { return std::vector<std::string>(3, text); };
+  CHECK(refusals([](comm::Communicator& comm, train::ReplicaOptions& mine) {
+          mine.share_device = comm.rank() == 2;
+        }) ==
+        all("2 the replica has share_device false, device_exchange automatic, devices null on "
+            "rank 0, share_device true, device_exchange automatic, devices null on rank 2\n"
+            "  remedy: give all ranks with a device the same"));
+  for (const auto& text : refusals([](comm::Communicator&comm, train::ReplicaOptions&mine) {
+         if (comm.rank() == 1) mine.device = train::Device::cpu;
+       })) {
+    CHECK_THAT(text, Catch::StartsWith("2 ") &&
+                         Catch::Contains("device cuda on 2 ranks, but `devices` has 3"));
+  }
+}
+
 TEST_CASE("a replica trains on a data set by its plan", "[train]") {
   const int ranks = GENERATE(1, 2, 3, 5);
   const auto same_example = [](Tensor<float> x, std::int32_t label) {
