@@ -207,6 +207,7 @@ std::string with_stdin(std::string text, const std::string& path) {
 InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& config,
                                 bool needs_labels, comm::Communicator& comm) {
   InferenceJob job;
+  train::MeshSizes sizes;
   int threads = 1;
   std::string identity;
   comm::together(comm, [&](comm::Exchange& exchange) {
@@ -215,7 +216,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
       throw ConfigError("backend nccl: there is nothing to exchange between devices here",
                         "leave --backend out");
     }
-    mesh_of(config, static_cast<std::uint64_t>(comm.size()));
+    sizes = mesh_of(config, static_cast<std::uint64_t>(comm.size()));
     threads = threads_of(config, comm);
     warn_of_threads(threads, comm);
     job.saved = train::read_description(train::find_checkpoint(arguments.operand()));
@@ -243,7 +244,7 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
       launching::print_warning(is_copy ? with_stdin(text, job.config.data) : text);
     }
   }
-  job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  job.mesh = train::make_mesh(comm, sizes);
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   job.replica =
       std::make_unique<train::Replica>(job.saved, *job.mesh, replica_options(job.config, threads));

@@ -25,6 +25,7 @@
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
+#include "lockstep/launch/watchdog.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/json_fields.hpp"
@@ -189,14 +190,14 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
 Contents inspect_weights(const fs::path& path) {
   const train::SafetensorsReader file(path, "give a file in the safetensors format");
   Contents contents{.headline = "weights " + path.string(), .parts_name = "tensors"};
-  std::uint64_t values = 0;
+  std::uint64_t bytes = 0;
   for (const train::StoredTensor& tensor : file.tensors()) {
-    values += tensor.spec.size();
+    bytes += tensor.bytes.size();
     contents.parts.push_back({{"tensor", tensor.spec.name},
                               {"type", tensor.type},
                               {"shape", train::shape_text(tensor.spec.shape)}});
   }
-  contents.facts["values"] = values;
+  contents.facts["bytes"] = bytes;
   return contents;
 }
 
@@ -248,13 +249,16 @@ Contents inspect_saved(const fs::path& folder, const Checkpoints& checkpoints, b
   return contents;
 }
 
-/// What is printed for a run's `status`, given the lock of its folder: "running" remains in
-/// summary.json of one that was killed.
-std::string state_of(const std::string& status, LockState lock) {
+/// What is printed for the `status` of a run in `folder`, given its lock: "running" remains in
+/// summary.json where rank 0 was killed or ended by its watchdog.
+std::string state_of(const std::string& status, const fs::path& folder, LockState lock) {
   if (status == "finished") return status;
   if (status.empty()) return "not complete";
-  const bool is_cut_off = status == "running" && lock == LockState::free;
-  return "not complete (" + (is_cut_off ? "killed, or ended by --timeout" : status) + ")";
+  if (status != "running" || lock != LockState::free) return "not complete (" + status + ")";
+  // Another code may be that of a later job, which was refused.
+  const bool was_hanging = launching::recorded_exit_code(folder / "flight") == 86;
+  return was_hanging ? "not complete (a rank made no progress: code 86)"
+                     : "not complete (killed, or ended by --timeout)";
 }
 
 Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
@@ -264,13 +268,14 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
   if (fs::exists(folder / "metrics.jsonl", ignored)) {
     const LockState lock = lock_state(folder);  // before the status: the run may end meanwhile
     facts["state"] = nullptr;                   // read below, but printed first
-    if (const auto end = train::recorded_end(folder)) {
+    const auto end = train::recorded_end(folder);
+    if (end) {
       facts["exit code"] = end->exit_code;
       facts["cause"] = end->cause;
     }
     try {
       const train::RecordedRun run = train::read_run(folder);
-      facts["state"] = state_of(run.status, lock);
+      facts["state"] = state_of(run.status, folder, lock);
       facts["steps"] = run.steps.back().step;
       facts["epoch"] = run.steps.back().epoch;
       for (const auto& [name, value] : run.steps.back().figures) {
@@ -281,7 +286,9 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
         contents.settings[name] = value_of(std::get<std::string>(value));
       }
     } catch (const DataError& error) {
-      facts["state"] = error.problem();  // that of a run which has just begun, too
+      // A run that has just begun, or failed in its first step, has no step.
+      const bool has_no_step = fs::is_empty(folder / "metrics.jsonl", ignored);
+      facts["state"] = end && has_no_step ? state_of(end->status, folder, lock) : error.problem();
       damaged = error.problem().starts_with((folder / "summary.json").string());
     }
   }
@@ -321,7 +328,7 @@ ordered_json summary_of(const fs::path& run, bool& damaged) {
   const LockState lock = lock_state(run);  // before the status: the run may end meanwhile
   try {
     const ordered_json json = train::read_object(place);
-    part["state"] = state_of(train::text_in(json, "status", place), lock);
+    part["state"] = state_of(train::text_in(json, "status", place), run, lock);
     part["steps"] = train::count_in(json, "steps", place);
     const auto& epochs = train::list_in(json, "epochs", place);
     part["epochs"] = epochs.size();

@@ -163,7 +163,8 @@ class RankOfRun {
   void remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const;
   bool note_lost_ranks(const comm::Communicator& comm, std::uint64_t step);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
-  bool introduce(const TrainJob& job, std::uint64_t total, comm::Communicator& comm) const;
+  bool introduce(const TrainJob& job, const train::TrainingPosition& position, std::uint64_t total,
+                 comm::Communicator& comm) const;
   std::optional<train::Continued> continued(const TrainJob& job,
                                             const train::TrainingPosition& position) const;
 
@@ -190,8 +191,8 @@ class RankOfRun {
 };
 
 /// Prints the banner. False if nothing is to be trained.
-bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
-                          comm::Communicator& comm) const {
+bool RankOfRun::introduce(const TrainJob& job, const train::TrainingPosition& position,
+                          std::uint64_t total, comm::Communicator& comm) const {
   Banner shown = training_banner(config_, data_, job, comm);
   if (!init_text_.empty()) shown.rows.emplace_back("init", init_text_);
   if (resume_ && resume_->found()) {
@@ -212,8 +213,8 @@ bool RankOfRun::introduce(const TrainJob& job, std::uint64_t total,
   }
   if (!resume_ || !resume_->complete) return true;
   const std::uint64_t steps = job.replica->steps();
-  const bool stopped_early = resume_->stopped_early_after == steps &&
-                             is_patience_over(resume_->state.position, config_.patience);
+  const bool stopped_early =
+      resume_->stopped_early_after == steps && is_patience_over(position, config_.patience);
   if (steps != total && !stopped_early) return true;
   if (prints) {
     fmt::print("{}: complete after {}; nothing is left to train\n", resume_->run.string(),
@@ -372,7 +373,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const auto runs = comm::gather_text(comm, run_);  // not all ranks may know it
   run_ = *std::max_element(runs.begin(), runs.end());
   const bool is_first_group = run_.empty();
-  if (is_first_group && !introduce(job, total, comm)) {
+  if (is_first_group && !introduce(job, position, total, comm)) {
     if (is_rank_0 && comm::launcher_recovers()) record_end(static_cast<int>(ExitCode::success));
     return;
   }

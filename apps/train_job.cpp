@@ -126,7 +126,14 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
   train::ReplicaOptions options;
   data::Source& train = *data.sets.train;
   job.threads = threads_of(config, comm);
-  job.mesh = train::make_mesh(comm, mesh_of(config, static_cast<std::uint64_t>(comm.size())));
+  train::MeshSizes sizes = {.batch = static_cast<std::uint64_t>(comm.size())};
+  comm::together(comm, [&] {
+    // open_data() has checked the mesh. Under `survive` a mesh of replicas may have lost some
+    // since.
+    const bool is_of_replicas = mesh_dimensions(config.mesh).model.value_or(1) == 1;
+    if (!config.survive || !is_of_replicas) sizes = mesh_of(config, sizes.batch);
+  });
+  job.mesh = train::make_mesh(comm, sizes);
   comm::Communicator& batch = train::Groups(*job.mesh).batch;
   std::optional<nn::NetworkShape> shape;
   comm::together(comm, [&] {

@@ -299,6 +299,31 @@ class EvaluationSums {
   Evaluation sums_;
 };
 
+/// This rank's first record that a layer does not take. It is reported after the last batch, so
+/// that all ranks stay in the same collectives.
+class RefusedRecord {
+ public:
+  /// Looks for one in the batch, if none was found before. Local.
+  void look_in(Inference& network, Matrix<const float> outputs, const data::Batch& batch) {
+    if (found_) return;
+    try {
+      require_taken(network, outputs, batch);
+    } catch (const DataError& error) {
+      found_ = error;
+    }
+  }
+
+  /// Throws comm::AgreedError (65) on every rank if one of them has found a record. Collective.
+  void require_none(comm::Communicator& comm) const {
+    comm::together(comm, [this] {
+      if (found_) throw DataError(*found_);
+    });
+  }
+
+ private:
+  std::optional<DataError> found_;
+};
+
 /// The greatest number that a rank wants to stop for. Collective.
 std::uint64_t agreed_stop(const StopRequest& stop, comm::Communicator& comm) {
   if (!stop) return 0;
@@ -311,6 +336,7 @@ Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
                             data::BatchReader& reader, const Groups& groups,
                             const std::vector<Metric>& metrics, const StopRequest& stop) {
   EvaluationSums sums(network.shape(), loss, reader.plan(), metrics, groups.batch);
+  RefusedRecord refused;
   data::IdsDigest digest;
   for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
     if (const std::uint64_t agreed = agreed_stop(stop, groups.all)) return {.stop = agreed};
@@ -318,9 +344,10 @@ Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
     const auto outputs = network.forward(rows);
-    require_taken(network, outputs, batch);
+    refused.look_in(network, outputs, batch);
     sums.add(outputs, batch);
   }
+  refused.require_none(groups.batch);
   Evaluation result = sums.finish();
   result.ids_digest = certify_ids(digest, reader.plan().examples_per_epoch(), groups.batch);
   return result;
@@ -330,6 +357,7 @@ Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, cons
                            const std::function<std::optional<Piece>()>& next,
                            comm::Communicator& comm, const std::vector<Metric>& metrics) {
   EvaluationSums sums(network.shape(), loss, plan, metrics, comm);
+  RefusedRecord refused;
   while (const auto piece = next()) {
     data::Batch batch = data::batch_at(plan, piece->step, static_cast<std::uint64_t>(comm.rank()),
                                        piece->targets.labels, {});
@@ -338,9 +366,10 @@ Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, cons
     const std::size_t rows = batch.piece.size();
     copy_features(piece->features, network.inputs(rows));
     const auto outputs = network.forward(rows);
-    require_taken(network, outputs, batch);
+    refused.look_in(network, outputs, batch);
     sums.add(outputs, batch);
   }
+  refused.require_none(comm);
   return sums.finish();
 }
 
@@ -457,7 +486,7 @@ void predict_on(Inference& network, data::BatchReader& reader, comm::Communicato
     const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
     digest.add(batch.ids);
     const auto logits = network.forward(rows);
-    require_taken(network, logits, batch);
+    comm::together(comm, [&] { require_taken(network, logits, batch); });
     const auto outputs_of = [&](std::size_t i) {
       return std::span(outputs).subspan(width * i, width);
     };

@@ -245,8 +245,9 @@ using StopRequest = std::function<std::uint64_t()>;
 ///
 /// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
 /// `groups.batch`.
-/// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), or if
-///          there are none or their weights sum to zero (65); ConfigError or DataError for targets
+/// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), if there
+///          are none or their weights sum to zero, or for a record that a layer does not take (65);
+///          ConfigError or DataError for targets
 ///          that do not fit the loss, or for a metric that is not for them; and the errors of
 ///          reading and communication.
 /// Ranks    collective.
@@ -299,8 +300,9 @@ using PredictionSink = std::function<void(std::span<const Prediction>)>;
 /// Needs memory for one global batch, for any number of records. `reader` must use
 /// evaluation_plan() for the ranks of `groups.batch`; the network must have rows for its
 /// largest_piece(). With strict products the predictions do not depend on the number of ranks.
-/// Errors   throws comm::AgreedError: a prediction that is not finite (76), not every record
-///          predicted exactly once (70); and the errors of reading, communication and `sink`.
+/// Errors   throws comm::AgreedError: a prediction that is not finite (76), a record that a layer
+///          does not take (65), not every record predicted exactly once (70); and the errors of
+///          reading, communication and `sink`.
 /// Ranks    collective.
 void predict(Inference& network, data::BatchReader& reader, const Groups& groups,
              const PredictionSink& sink, Predicted predicted = Predicted::label);

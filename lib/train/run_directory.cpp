@@ -235,8 +235,9 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   const auto keeps = records_up_to(R"({"epoch":)", epochs, epochs_recorded_);
   epochs_.emplace(place.path, [&](std::string_view line) {
     ++place.line;
-    if (epoch_records_.size() == epochs) {
-      if (dropped_epoch_.epoch == 0) dropped_epoch_ = times_in(line);
+    const EpochTimes times = times_in(line);
+    if (epochs_recorded_ >= epochs || times.epoch > epochs) {
+      if (dropped_epoch_.epoch == 0) dropped_epoch_ = times;
       return false;
     }
     auto record = parse_object(std::string(line), place);  // an error if it is damaged

@@ -40,6 +40,8 @@ class Hang(command.CommandTest):
                 later = run("doctor", self.folder / "run")
                 self.assert_ends(later, 1)
                 self.assert_says(later.out, ["when the job was ended", odd], later)
+                inspected = self.succeed("inspect", self.folder / "run")
+                self.assert_says(inspected.out, "not complete (a rank made no progress: code 86)", inspected)
                 shutil.rmtree(self.folder / "run")
 
     def test_ranks_end_with_their_launcher(self):

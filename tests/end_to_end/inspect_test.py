@@ -113,17 +113,21 @@ class Inspect(command.CommandTest):
         self.assert_says(failed.err, cause, failed)
         found = self.inspected(folder)
         self.assertEqual([found[name] for name in ("state", "exit_code", "cause")], ["not complete (failed)", 76, cause])
+        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        if lines:
+            (folder / "metrics.jsonl").write_text("".join(lines) + "{]\n")
+            self.assertIn(f"metrics.jsonl:{len(lines) + 1}", self.inspected(folder)["state"])
         (folder / "metrics.jsonl").write_text("")  # as if it had failed in the first step
         found = self.inspected(folder)
         self.assertEqual((found["exit_code"], found["cause"]), (76, cause))
-        self.assertIn("no step is recorded", found["state"])
+        self.assertEqual(found["state"], "not complete (failed)")
         self.assert_says(self.succeed("inspect", folder).out, ["exit code", "76", cause], failed)
         self.assert_says(run("doctor", folder).out, f"the run failed (76): {cause}\nrank 0 on", failed)
 
     def test_a_file_of_weights(self):
         path = self.folder / "other.safetensors"
         path.write_bytes(files.safetensors({"body.0.weight": ("BF16", [2, 3, 1], bytes(12)), "n": ("I64", [], bytes(8))}))
-        self.assertEqual(self.inspected(path), {"values": 7, "tensors": [
+        self.assertEqual(self.inspected(path), {"bytes": 20, "tensors": [
             {"tensor": "body.0.weight", "type": "BF16", "shape": "[2, 3, 1]"}, {"tensor": "n", "type": "I64", "shape": "[]"}]})
         plain = self.succeed("inspect", path)
         self.assert_says(plain.out, ["other.safetensors", "body.0.weight", "BF16", "[2, 3, 1]"], plain)

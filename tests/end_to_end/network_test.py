@@ -107,6 +107,17 @@ class Networks(command.CommandTest):
         self.assert_refused(run("train", config, *flags, "--run-dir", self.folder / "run", threads=2), 65, texts)
         for subcommand in ("evaluate", "predict"):
             self.assert_refused(run(subcommand, self.folder / "1-sums", "--data", table, threads=2), 65, texts)
+        (self.folder / "parts").mkdir()  # one record of the test set alone: of the last rank
+        for part, last in (("train", "0,1,2,3"), ("test", "0,1,9,3")):
+            (self.folder / "parts" / f"{part}.csv").write_text("\n".join(["label,a,b,c", *rows, last]))
+        texts[0] = "test.csv: record "
+        for number, world in enumerate(({"threads": 3}, {"ranks": 2})):
+            folder = self.folder / f"parts-{number}"
+            self.assert_refused(run("train", config, "--data", self.folder / "parts", "--standardize false", DATA,
+                                    "--run-dir", folder, **world), 65, texts)
+            self.assertEqual(command.Run(folder).summary["exit_code"], 65)
+            for subcommand in ("evaluate", "predict"):
+                self.assert_refused(run(subcommand, self.folder / "1-sums", "--data", self.folder / "parts", **world), 65, texts)
 
     def test_checkpoints_are_evaluated(self):
         trained = self.trained(threads=2)

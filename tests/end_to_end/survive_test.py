@@ -77,6 +77,14 @@ class Survive(command.CommandTest):
         for loss, step in zip(lost, (105, 200, 300)):
             self.assertTrue(step - 16 <= loss["step"] <= step, lost)
 
+    def test_a_mesh_of_replicas_has_fewer_afterwards(self):
+        process, made, ranks = self.begin(3, "--mesh batch=3,model=1")
+        os.kill(ranks[1], signal.SIGKILL)
+        result = finish(process)
+        self.assert_ends(result, 0)
+        self.assert_undisturbed(made, result)
+        self.assertEqual([loss["rank"] for loss in made.summary["ranks_lost"]], [1])
+
     def test_what_rank_0_recorded_before_a_snapshot_stays(self):
         """Though rank 0 writes once a second, and these steps take less. The last checkpoint is written again."""
         env = faults("kill:rank=0,step=155,phase=step", f"kill:rank=1,step={STEPS},phase=checkpoint")

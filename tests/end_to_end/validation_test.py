@@ -122,6 +122,10 @@ class Validation(command.CommandTest):
         self.assertGreater(epochs_of(made.folder)[0]["validation_loss"], 1)
         self.succeed("train --progress off --resume-with monitor=score --resume-with epochs=3 --resume", made.folder)
         self.assertGreater(made.summary["best"]["epoch"], 1)
+        early = self.train(DATA, EARLY, name="early", threads=2)
+        ended = len(epochs_of(early.folder))
+        self.succeed("train --progress off --resume-with monitor=score --resume", early.folder)
+        self.assertGreater(len(epochs_of(early.folder)), ended)  # no epoch so far is the best by this figure
 
     def test_a_table_and_a_split_beside_it(self):
         table = self.folder / "table.csv"
