@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -17,6 +17,7 @@
 #include "apps/library_options.hpp"
 #include "apps/settings.hpp"
 #include "apps/subcommands.hpp"
+#include "apps/table_texts.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/text.hpp"
@@ -27,7 +28,6 @@
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/writer.hpp"
-#include "lockstep/launch/launch.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -333,95 +333,44 @@ data::FinishedFiles convert_part(data::Source& source, const data::Target& targe
   });
 }
 
-/// The records of the files of a table as texts, in order, with the columns of the first file but
-/// for those that are ignored.
-class TableTexts {
- public:
-  TableTexts(const std::vector<data::RecordFiles>& files, const data::TableOptions& options)
-      : files_(files), options_(options) {
-    open();
-    for (const std::size_t column : chosen_) names_.push_back(all_[column]);
+/// The files of a table, without the columns that are ignored.
+TableTexts texts_of(const std::vector<data::RecordFiles>& files,
+                    const data::TableOptions& options) {
+  std::vector<std::filesystem::path> paths;
+  paths.reserve(files.size());
+  for (const auto& file : files) paths.emplace_back(file.records);
+  TableTexts texts(std::move(paths), options.has_header, options.separator);
+  std::vector<std::size_t> kept;
+  for (std::size_t i = 0; i < texts.columns().size(); ++i) {
+    if (!contains(options.ignored, texts.columns()[i])) kept.push_back(i);
   }
-
-  const std::vector<std::string>& names() const noexcept { return names_; }
-
-  /// The fields of record `index`, which ascends, in the order of names().
-  const std::vector<std::string>& record(std::uint64_t index) {
-    while (next_ <= index) {
-      if (read()) continue;
-      throw DataError(files_.back().records + ": ends earlier than before",
-                      "leave data files alone while they are in use");
-    }
-    fields_.clear();
-    for (const std::size_t column : chosen_) fields_.push_back((*record_)[column]);
-    return fields_;
-  }
-
-  /// Reads all records, and returns their number.
-  std::uint64_t count() {
-    while (read()) continue;
-    return next_;
-  }
-
- private:
-  void open() {
-    const std::string& path = files_[file_++].records;
-    texts_ = std::make_unique<data::CsvTexts>(path, options_.has_header, options_.separator);
-    const auto& there = texts_->names();
-    if (all_.empty()) all_ = there;
-    chosen_.clear();
-    if (there == all_) {  // names may be equal
-      for (std::size_t i = 0; i < all_.size(); ++i) {
-        if (!contains(options_.ignored, all_[i])) chosen_.push_back(i);
-      }
-      return;
-    }
-    data::require_unique(there, names_, path + ":1");
-    for (const std::string& name : names_) {
-      const auto at = std::find(there.begin(), there.end(), name);
-      if (at == there.end()) {
-        throw DataError(path + ":1: no column is named " + in_quotes(name),
-                        "give all files the same columns");
-      }
-      chosen_.push_back(static_cast<std::size_t>(at - there.begin()));
-    }
-  }
-
-  /// False at the end of the last file.
-  bool read() {
-    record_ = &texts_->next();
-    while (record_->empty() && file_ < files_.size()) {
-      open();
-      record_ = &texts_->next();
-    }
-    if (record_->empty()) return false;
-    ++next_;
-    return true;
-  }
-
-  const std::vector<data::RecordFiles>& files_;
-  const data::TableOptions& options_;
-  std::size_t file_ = 0;  // that is opened next
-  std::unique_ptr<data::CsvTexts> texts_;
-  const std::vector<std::string>* record_ = nullptr;
-  std::uint64_t next_ = 0;        // record
-  std::vector<std::string> all_;  // columns of the first file
-  std::vector<std::string> names_;
-  std::vector<std::size_t> chosen_;
-  std::vector<std::string> fields_;
-};
+  texts.choose(std::move(kept));
+  return texts;
+}
 
 /// Copies `records` records of the table in `files`: those in `ids`, or, if these are null, the
 /// first ones.
 data::FinishedFiles copy_part(const std::vector<data::RecordFiles>& files,
                               const data::TableOptions& table, std::uint64_t records,
                               const std::vector<std::uint64_t>* ids, const data::Target& target) {
-  TableTexts texts(files, table);
-  const auto header = table.has_header ? texts.names() : std::vector<std::string>();
-  return data::finish_texts(target, records, header,
-                            [&](std::uint64_t index) -> const std::vector<std::string>& {
-                              return texts.record(ids == nullptr ? index : (*ids)[index]);
-                            });
+  TableTexts texts = texts_of(files, table);
+  std::vector<std::string> header;
+  for (const std::string& name : texts.columns()) {
+    if (table.has_header && !contains(table.ignored, name)) header.push_back(name);
+  }
+  std::uint64_t read = 0;
+  return data::finish_texts(
+      target, records, header, [&](std::uint64_t index) -> const std::vector<std::string>& {
+        const std::uint64_t wanted = ids == nullptr ? index : (*ids)[index];  // ascends
+        const std::vector<std::string>* fields = nullptr;
+        for (; read <= wanted; ++read) {
+          fields = texts.next();
+          if (fields != nullptr) continue;
+          throw DataError(files.back().records + ": ends earlier than before",
+                          "leave data files alone while they are in use");
+        }
+        return *fields;
+      });
 }
 
 /// Copies both parts of a table.
@@ -431,8 +380,10 @@ std::vector<data::FinishedFiles> copy_parts(const Origin& from, const data::Targ
   const bool is_split = options.test_split.has_value();
   data::SplitRecords split;
   if (is_split) {
-    TableTexts all(from.files.train, *options.table);
-    split = data::split_records(all.count(), *options.test_split, options.seed, data::Split::test);
+    TableTexts all = texts_of(from.files.train, *options.table);
+    std::uint64_t records = 0;
+    while (all.next() != nullptr) ++records;
+    split = data::split_records(records, *options.test_split, options.seed, data::Split::test);
   }
   std::vector<data::FinishedFiles> parts;
   parts.push_back(copy_part(from.files.train, *options.table, from.set.train->records(),
@@ -519,17 +470,6 @@ void print_what_is_lost(const Origin& from, data::Format to) {
   }
 }
 
-/// Warns of what was unusual in records that are converted.
-void print_warnings(const Origin& from, data::Format to) {
-  if (from.copied_to(to) != nullptr) return;
-  std::set<std::string> texts;  // those of both parts of a split are the same
-  for (const auto* part : {from.set.train.get(), from.set.test.get()}) {
-    if (part == nullptr) continue;
-    for (std::string& text : part->warnings()) texts.insert(std::move(text));
-  }
-  for (const std::string& text : texts) launching::print_warning(text);
-}
-
 int convert(const Arguments& arguments) {
   if (arguments.operands.size() < 2) {
     throw ConfigError(arguments.operands.empty()
@@ -545,7 +485,7 @@ int convert(const Arguments& arguments) {
   require_fitting(from, train.format);
   data::require_files(train, from.set.train->records());
   if (from.set.test != nullptr) data::require_files(test, from.set.test->records());
-  print_warnings(from, train.format);
+  if (from.copied_to(train.format) == nullptr) print_warnings(from.set);
   const DataFolder made(to);
   convert_both(from, train, test);
   print_what_is_lost(from, train.format);

@@ -256,7 +256,8 @@ std::string state_of(const std::string& status, const fs::path& folder, LockStat
   if (status.empty()) return "not complete";
   if (status != "running" || lock != LockState::free) return "not complete (" + status + ")";
   // Another code may be that of a later job, which was refused.
-  const bool was_hanging = launching::recorded_exit_code(folder / "flight") == 86;
+  const bool was_hanging =
+      launching::recorded_exit_code(folder / "flight") == static_cast<int>(ExitCode::timeout);
   return was_hanging ? "not complete (a rank made no progress: code 86)"
                      : "not complete (killed, or ended by --timeout)";
 }

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
-#include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -227,6 +227,15 @@ void require_used(const RunConfig& config, const data::Source& train) {
   }
 }
 
+void print_warnings(const data::DataSet& sets) {
+  std::set<std::string> texts;  // those of both parts of a split are the same
+  for (const auto* part : {sets.train.get(), sets.test.get()}) {
+    if (part == nullptr) continue;
+    for (std::string& text : part->warnings()) texts.insert(std::move(text));
+  }
+  for (const std::string& text : texts) launching::print_warning(text);
+}
+
 TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
                            std::vector<std::uint64_t> file_records, std::uint64_t ranks) {
   auto choice =
@@ -320,46 +329,6 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
   }
   throw ConfigError("`label_smoothing=" + shortest(config.label_smoothing) + "`: outside [0, 1)",
                     "give at least 0 and less than 1");
-}
-
-std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
-                                    const std::vector<std::uint64_t>& counts,
-                                    std::uint64_t outputs) {
-  if (config.class_weights == "none") return {};
-  const auto fail = [&](const std::string& problem, const std::string& remedy) {
-    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
-  };
-  if (train.targets() > 0) {
-    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
-         "leave `class_weights` out");
-  }
-  std::vector<float> weights;
-  if (config.class_weights == "balanced") {
-    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
-    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-    for (std::size_t label = 0; label < outputs; ++label) {
-      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
-      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
-      weights.push_back(count == 0 ? 0.0F
-                                   : static_cast<float>(static_cast<double>(records) / share));
-    }
-    return weights;
-  }
-  for (const std::string& text : split_list(config.class_weights)) {
-    const auto weight = data::parse_float(text);
-    if (!weight || *weight < 0)
-      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
-    weights.push_back(*weight);
-  }
-  if (weights.size() != outputs) {
-    fail(
-        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
-        "give one for each class, in the order of the banner");
-  }
-  if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; })) {
-    fail("nothing is left to train on", "give one class a weight above 0");
-  }
-  return weights;
 }
 
 std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind kind,

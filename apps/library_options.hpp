@@ -56,6 +56,9 @@ data::OpeningRanks opening_ranks(comm::Exchange& exchange);
 /// to data of the kind of `train`. Local.
 void require_used(const RunConfig& config, const data::Source& train);
 
+/// Prints what was unusual when training and test set were opened. Local.
+void print_warnings(const data::DataSet& sets);
+
 /// The plan of training on `records` records in files of `file_records` (empty: not from files).
 ///
 /// Errors   throws ConfigError: errors of Plan and choose_policy(), and a plan without a step.
@@ -65,13 +68,6 @@ TrainingPlan training_plan(const RunConfig& config, std::uint64_t records,
 
 /// The loss of training on `train`. Throws ConfigError. Local.
 const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& train);
-
-/// The setting `class_weights` for a training set with `counts` records of each label (empty:
-/// unknown) and a network of `outputs`; empty for none. Throws ConfigError for values to predict,
-/// `balanced` without counts, another number of weights, or weights that cannot be used. Local.
-std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
-                                    const std::vector<std::uint64_t>& counts,
-                                    std::uint64_t outputs);
 
 /// The setting `metrics`: `names`, for targets of `kind` and a network of `outputs`. Throws
 /// ConfigError. Local.

@@ -10,11 +10,11 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <unordered_set>
 
 #include "apps/console.hpp"
+#include "apps/table_texts.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/files.hpp"
 #include "lockstep/base/signals.hpp"
@@ -143,23 +143,18 @@ class KeptColumns {
     if (output.files.empty()) {
       throw ConfigError("--keep-columns: the data has no columns", "only tables have them");
     }
-    open();
-    all_ = output.kept_columns == std::vector<std::string>{"all"};
-    if (!all_ && !output.has_header) {
+    texts_.emplace(output.files, output.has_header, output.separator);
+    const auto& there = texts_->columns();
+    const bool is_all = output.kept_columns == std::vector<std::string>{"all"};
+    if (!is_all && !output.has_header) {
       throw ConfigError("--keep-columns: the data's columns have no names",
                         "use --keep-columns all");
     }
-    names_ = all_ ? texts_->names() : output.kept_columns;
-    for (const std::string& name : names_) {
-      const auto& there = texts_->names();
-      if (contains(there, name)) continue;
-      throw ConfigError("--keep-columns: no column is named " + in_quotes(name),
-                        did_you_mean(nearest(name, there), "the columns are " + listed(there)));
-    }
-    choose();
-    for (const std::string& name : names_) {
+    if (!is_all) choose(output.kept_columns);
+    const std::vector<std::string>& names = is_all ? there : output.kept_columns;
+    for (const std::string& name : names) {
       std::string head = name;
-      while (head == "id" || contains(taken, head) || (head != name && contains(names_, head))) {
+      while (head == "id" || contains(taken, head) || (head != name && contains(names, head))) {
         head.insert(0, "data:");
       }
       const std::string first = head;  // of columns that are named alike
@@ -175,54 +170,35 @@ class KeptColumns {
   const std::vector<std::string>& next() {
     values_.clear();
     if (output_.file_of) values_.push_back(output_.file_of(record_++));
-    if (names_.empty()) return values_;
-    const auto* fields = &texts_->next();
-    while (fields->empty() && file_ < output_.files.size()) {
-      open();
-      choose();
-      fields = &texts_->next();
-    }
-    if (fields->empty()) {
+    if (!texts_) return values_;
+    const auto* const fields = texts_->next();
+    if (fields == nullptr) {
       throw DataError(output_.files.back().string() + ": ends earlier than before", "");
     }
-    for (const std::size_t column : chosen_) values_.push_back((*fields)[column]);
+    values_.insert(values_.end(), fields->begin(), fields->end());
     return values_;
   }
 
  private:
-  void open() {
-    texts_ = std::make_unique<data::CsvTexts>(output_.files[file_++], output_.has_header,
-                                              output_.separator);
-  }
-
-  void choose() {
-    chosen_.clear();
-    const auto& there = texts_->names();
-    if (all_ && there == names_) {  // names may be equal
-      chosen_.resize(there.size());
-      std::iota(chosen_.begin(), chosen_.end(), std::size_t{0});
-      return;
-    }
-    data::require_unique(there, names_, output_.files[file_ - 1].string() + ":1");
-    for (const std::string& name : names_) {
+  void choose(const std::vector<std::string>& names) {
+    const auto& there = texts_->columns();
+    std::vector<std::size_t> chosen;
+    for (const std::string& name : names) {
       const auto at = std::find(there.begin(), there.end(), name);
       if (at == there.end()) {
-        throw DataError(
-            output_.files[file_ - 1].string() + ":1: no column is named " + in_quotes(name),
-            "give all files the same columns");
+        throw ConfigError("--keep-columns: no column is named " + in_quotes(name),
+                          did_you_mean(nearest(name, there), "the columns are " + listed(there)));
       }
-      chosen_.push_back(static_cast<std::size_t>(at - there.begin()));
+      chosen.push_back(static_cast<std::size_t>(at - there.begin()));
     }
+    data::require_unique(there, names, output_.files.front().string() + ":1");
+    texts_->choose(std::move(chosen));
   }
 
   const PredictionOutput& output_;
-  std::uint64_t record_ = 0;  // that is next
-  std::size_t file_ = 0;      // that is opened next
-  std::unique_ptr<data::CsvTexts> texts_;
-  bool all_ = false;
-  std::vector<std::string> names_;
+  std::uint64_t record_ = 0;         // that is next
+  std::optional<TableTexts> texts_;  // nullopt: no column is kept
   std::vector<std::string> heads_;
-  std::vector<std::size_t> chosen_;
   std::vector<std::string> values_;
 };
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,6 +25,7 @@
 #include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/launcher.hpp"
+#include "lockstep/data/csv.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
 #include "lockstep/train/device.hpp"
@@ -54,6 +56,49 @@ void warn_of_numbers(const data::Source& train) {
         counted(train.records(), "record"),
         table->classes.size() == 1 ? "1 class" : grouped(table->classes.size()) + " classes"));
   }
+}
+
+/// The setting `class_weights` for a training set with `counts` records of each label (empty:
+/// unknown) and a network of `outputs`; empty for none. Throws ConfigError for values to predict,
+/// `balanced` without counts, another number of weights, or weights that cannot be used. Local.
+std::vector<float> class_weights_of(const RunConfig& config, const data::Source& train,
+                                    const std::vector<std::uint64_t>& counts,
+                                    std::uint64_t outputs) {
+  if (config.class_weights == "none") return {};
+  const auto fail = [&](const std::string& problem, const std::string& remedy) {
+    throw ConfigError("`class_weights=" + config.class_weights + "`: " + problem, remedy);
+  };
+  if (train.targets() > 0) {
+    fail(train.table()->is_multi_label() ? "there are several labels" : "there are no classes",
+         "leave `class_weights` out");
+  }
+  std::vector<float> weights;
+  if (config.class_weights == "balanced") {
+    if (counts.empty()) fail("this data does not count its labels", "give a weight for each class");
+    const auto records = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    for (std::size_t label = 0; label < outputs; ++label) {
+      const std::uint64_t count = label < counts.size() ? counts[label] : 0;
+      const auto share = static_cast<double>(outputs) * static_cast<double>(count);
+      weights.push_back(count == 0 ? 0.0F
+                                   : static_cast<float>(static_cast<double>(records) / share));
+    }
+    return weights;
+  }
+  for (const std::string& text : split_list(config.class_weights)) {
+    const auto weight = data::parse_float(text);
+    if (!weight || *weight < 0)
+      fail("'" + text + "' is not a number of at least 0", "use 1,2.5,...");
+    weights.push_back(*weight);
+  }
+  if (weights.size() != outputs) {
+    fail(
+        counted(weights.size(), "weight") + " of " + counted(outputs, "output") + " of the network",
+        "give one for each class, in the order of the banner");
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; })) {
+    fail("nothing is left to train on", "give one class a weight above 0");
+  }
+  return weights;
 }
 
 /// The random changes of training images; null: none. Throws ConfigError.
@@ -103,12 +148,7 @@ TrainData open_data(const RunConfig& config, comm::Communicator& comm, bool may_
     if (data.sets.test) data.test_identity = data.sets.test->identity();
   });
   if (comm.rank() == 0) {
-    std::set<std::string> texts;  // those of both parts of a split are the same
-    for (const auto* part : {data.sets.train.get(), data.sets.test.get()}) {
-      if (part == nullptr) continue;
-      for (std::string& text : part->warnings()) texts.insert(std::move(text));
-    }
-    for (const std::string& text : texts) launching::print_warning(text);
+    print_warnings(data.sets);
     if (data.outputs == 1 && data.sets.train->targets() == 0) {
       launching::print_warning("there is one class: nothing can be learned");
     }

@@ -180,30 +180,37 @@ std::string run_file_in(const std::filesystem::path& folder) {
 
 namespace {
 
+/// What `read` finds in a run's summary.json; nullopt if the file cannot be read, or for what
+/// `read` throws a DataError.
+template <class Read>
+auto found_in_summary(const std::filesystem::path& folder, Read read)
+    -> decltype(read(ordered_json(), JsonPlace())) {
+  const JsonPlace place = place_in_run(folder / "summary.json");
+  try {
+    return read(parse_object(read_text(place.path), place), place);
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
 /// summary.json of a finished run; nullopt: it is not finished, or the file cannot be read.
 std::optional<ordered_json> summary_of_finished(const std::filesystem::path& folder) {
-  const auto path = folder / "summary.json";
-  try {
-    const JsonPlace place = place_in_run(path);
-    ordered_json json = parse_object(read_text(path), place);
-    if (text_in(json, "status", place) == "finished") return json;
-  } catch (const DataError&) {  // see above
-  }
-  return std::nullopt;
+  return found_in_summary(
+      folder, [](const ordered_json& json, const JsonPlace& place) -> std::optional<ordered_json> {
+        if (text_in(json, "status", place) != "finished") return std::nullopt;
+        return json;
+      });
 }
 
 }  // namespace
 
 std::optional<RunEnd> recorded_end(const std::filesystem::path& folder) {
-  const JsonPlace place = place_in_run(folder / "summary.json");
-  try {
-    const ordered_json json = parse_object(read_text(place.path), place);
-    if (!json.contains("cause")) return std::nullopt;
-    return RunEnd{text_in(json, "status", place), count_in(json, "exit_code", place),
-                  text_in(json, "cause", place)};
-  } catch (const DataError&) {  // nullopt
-  }
-  return std::nullopt;
+  return found_in_summary(
+      folder, [](const ordered_json& json, const JsonPlace& place) -> std::optional<RunEnd> {
+        if (!json.contains("cause")) return std::nullopt;
+        return RunEnd{text_in(json, "status", place), count_in(json, "exit_code", place),
+                      text_in(json, "cause", place)};
+      });
 }
 
 bool is_finished(const std::filesystem::path& folder) {
