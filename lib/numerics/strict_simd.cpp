@@ -60,6 +60,18 @@ HWY_INLINE void load_rows(Sums<R, V>& sums, const ForwardTask& t) {
   }
 }
 
+/// Terms before which a tile prefetches the same of the next tile's rows.
+constexpr std::size_t prefetched_terms = 64;
+static_assert(prefetched_terms % bf16_chunk == 0);
+
+/// Prefetches `count` numbers of R rows.
+template <std::size_t R>
+HWY_INLINE void prefetch_rows(const float* first, std::size_t row, std::size_t count) {
+  for (std::size_t r = 0; r < R; ++r, first += row) {
+    for (std::size_t k = 0; k < count; k += panel_unit) hwy::Prefetch(first + k);
+  }
+}
+
 template <class Chain, std::size_t R, std::size_t V>
 struct ForwardTile {
   static void run(const ForwardTask& t) {
@@ -75,8 +87,12 @@ struct ForwardTile {
     {
       const typename Chain::Mode mode;
       if (t.list == nullptr) {
-        const Strided all{t.x, t.inputs, 1, t.weights, t.width};
-        Chain::template add<12>(sums, all, t.inputs);
+        for (std::size_t k = 0; k < t.inputs; k += prefetched_terms) {
+          const std::size_t terms = std::min(prefetched_terms, t.inputs - k);
+          prefetch_rows<R>(t.x + R * t.inputs + k, t.inputs, terms);
+          const Strided part{t.x + k, t.inputs, 1, t.weights + k * t.width, t.width};
+          Chain::template add<12>(sums, part, terms);
+        }
       } else {
         const Listed listed{t.x, t.inputs, t.weights, t.width, t.list};
         Chain::template add<list_ahead>(sums, listed, t.listed, t.inputs);
@@ -310,6 +326,8 @@ void transpose_columns(Matrix<const float> rows, std::size_t first, std::size_t 
       const auto exist = first_lanes(columns - j);
       Square m;
       for (std::size_t r = 0; r < lanes; ++r) {
+        // The processor's own prefetch does not follow so many rows.
+        hwy::Prefetch(rows.data + (i + r) * rows.cols + first + j + 2 * lanes);
         m[r] = i + r < rows.rows
                    ? Chain::factor(load(exist, rows.data + (i + r) * rows.cols + first + j))
                    : hn::Zero(tag);

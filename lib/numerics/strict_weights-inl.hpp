@@ -303,6 +303,8 @@ HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
 template <class Chain, std::size_t R, std::size_t V>
 struct WeightsTile {
   static void run(const WeightsTask& t) {
+    // The sums are written at the end.
+    for (std::size_t r = 0; r < R; ++r) prefetch_columns<V>(t.dw + r * t.dw_step);
     Sums<R, V> sums;
     if constexpr (Chain::is_bf16) {
       sum_bf16_leaves(sums, t);
@@ -314,6 +316,13 @@ struct WeightsTile {
   }
 };
 
+/// Prefetches what is packed after a line of a row: the columns beside it, and those below the rows
+/// that are packed together.
+HWY_INLINE void prefetch_next(const float* line, std::size_t step, std::size_t columns) {
+  hwy::Prefetch(line + columns);
+  hwy::Prefetch(line + mask_rows * step);
+}
+
 /// Columns [first, first + columns) of `rows` rows as factors, one row after the other; zero beyond
 /// `exist`. False if one is not finite.
 template <class Chain>
@@ -322,7 +331,7 @@ bool pack(const float* first, std::size_t step, std::size_t rows, std::size_t ex
   Finite finite;
   for (std::size_t i = 0; i < rows; ++i, first += step, out += columns) {
     for (std::size_t c = 0; c < columns; c += lanes) {
-      hwy::Prefetch(first + c + columns);  // the columns that are packed next
+      prefetch_next(first + c, step, columns);
       const Vector in = load(first_lanes(c < exist ? exist - c : 0), first + c);
       const Vector factor = Chain::factor(in);
       finite.see(factor);
@@ -341,8 +350,9 @@ void pack_masked(const float* first, std::size_t step, std::size_t rows, std::si
     const auto inside = first_lanes(c < exist ? exist - c : 0);
     auto used = hn::Zero(word_tag);
     for (std::size_t i = 0; i < rows; ++i) {
-      hwy::Prefetch(first + i * step + c + group_inputs);  // the group that is packed next
-      const Vector x = Chain::factor(load(inside, first + i * step + c));
+      const float* const line = first + i * step + c;
+      prefetch_next(line, step, group_inputs);
+      const Vector x = Chain::factor(load(inside, line));
       hn::Store(x, tag, out + i * group_inputs + c);
       const auto bits = hn::ShiftLeft<1>(hn::BitCast(word_tag, x));  // without the sign
       const auto bit = hn::Set(word_tag, std::uint32_t{1} << i);
