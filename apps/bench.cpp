@@ -72,7 +72,7 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
 Reading read(Bench& bench, std::uint64_t seconds, comm::Communicator& comm) {
   const data::Plan& plan = bench.planned->plan;
   Reading reading{.open_seconds = bench.open_seconds};
-  comm.all_agree(true);
+  comm.barrier();
   comm::together(comm, [&] {
     data::BatchReader reader(*bench.source, plan, comm.rank());
     std::vector<float> x(plan.largest_piece() * reader.features());

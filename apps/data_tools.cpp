@@ -326,8 +326,7 @@ class Reader {
 
 data::FinishedFiles convert_part(data::Source& source, const data::Target& target) {
   Reader reader(source);
-  const data::RecordShape shape = {source.records(), source.shape(), source.element(),
-                                   source.columns()};
+  const data::RecordShape shape = {source.records(), source.shape(), source.element()};
   return data::finish_records(target, shape, [&](std::uint64_t index, std::span<float> features) {
     return reader.read(index, features);
   });
@@ -355,9 +354,7 @@ data::FinishedFiles copy_part(const std::vector<data::RecordFiles>& files,
                               const std::vector<std::uint64_t>* ids, const data::Target& target) {
   TableTexts texts = texts_of(files, table);
   std::vector<std::string> header;
-  for (const std::string& name : texts.columns()) {
-    if (table.has_header && !contains(table.ignored, name)) header.push_back(name);
-  }
+  if (table.has_header) header = texts.chosen_names();
   std::uint64_t read = 0;
   return data::finish_texts(
       target, records, header, [&](std::uint64_t index) -> const std::vector<std::string>& {
@@ -394,7 +391,7 @@ std::vector<data::FinishedFiles> copy_parts(const Origin& from, const data::Targ
   return parts;
 }
 
-/// Atomic: files are renamed to their final names once both parts are complete.
+/// Renames files to their final names, one by one, only when both parts are complete.
 void convert_both(const Origin& from, const data::Target& train, const data::Target& test) {
   std::vector<data::FinishedFiles> parts;
   if (from.copied_to(train.format) != nullptr) {

@@ -72,7 +72,7 @@ Syntax doctor_syntax() {
       {"device", "cuda: look for ranks that share a GPU"},
       {"seed", "of the test split"},
       {"threads", "threads of each rank's products in training"},
-      {"timeout", "end with code 86 if the checks make no progress for N seconds"}};
+      {"timeout", "end with code 86 if the checks make no progress for five times N seconds"}};
   syntax.other_default = {{"data", "not checked"}};
   syntax.any_build = true;
   syntax.over_mpi = true;
@@ -133,7 +133,7 @@ void print_cause(const std::filesystem::path& run, const std::vector<Flight>& fl
                            return state == ProcessState::running || state == ProcessState::stopped;
                          });
   if (!has_ended) return;
-  if (const auto end = train::recorded_end(run)) {
+  if (const auto end = train::recorded_end(run); end && end->exit_code != 0) {
     fmt::print("{}\n",
                presentable(fmt::format("the run {} ({}): {}",
                                        end->status == "stopped" ? "was stopped" : end->status,
@@ -194,16 +194,27 @@ int examine_run(const Arguments& arguments) {
       "examine the run with the version of lockstep that recorded it, or restore these files");
 }
 
-/// Opens the data, for its identity.
-void open_data(const RunConfig& config, launching::RankFacts& facts) {
-  try {
-    const auto sets = data::open_data_set(config.data, data_options(config));
-    require_used(config, *sets.train);
-    facts.data = to_hex(hash_of(sets.train->identity() + "\n" + sets.test->identity()));
-  } catch (const Error& error) {
-    facts.data_error = error.problem();
-    facts.data_remedy = error.remedy();
-  }
+/// Opens the data, for its identity. Ranks of one build share the work, as in training. Collective.
+void open_data(const RunConfig& config, bool same_build, comm::Communicator& comm,
+               launching::RankFacts& facts) {
+  const auto open = [&](const data::OpeningRanks* ranks) {
+    try {
+      data::DataSetOptions options = data_options(config);
+      options.threads = facts.threads;
+      options.ranks = ranks;
+      const auto sets = data::open_data_set(config.data, options);
+      require_used(config, *sets.train);
+      facts.data = to_hex(hash_of(sets.train->identity() + "\n" + sets.test->identity()));
+    } catch (const Error& error) {
+      facts.data_error = error.problem();
+      facts.data_remedy = error.remedy();
+    }
+  };
+  if (!same_build) return open(nullptr);
+  comm::together(comm, [&](comm::Exchange& exchange) {
+    const data::OpeningRanks ranks = opening_ranks(exchange);
+    open(&ranks);
+  });
 }
 
 /// Name and bus id of the GPU that this rank would train on, also if others use it. Collective.
@@ -300,9 +311,8 @@ void require_device_for_nccl(const RunConfig& config) {
 int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
   FlightRecorder recorder(world.rank(), world.size());
   const auto started = comm::detect_launcher();
-  const launching::Watchdog watchdog(
-      recorder, world.rank(), static_cast<double>(config.timeout) / launching::start_limit(1),
-      launching::is_rank(started), false);
+  const launching::Watchdog watchdog(recorder, world.rank(), static_cast<double>(config.timeout),
+                                     launching::is_rank(started), false);
   const RecordedIn recorded(recorder, world);  // each collective is progress
   std::vector<launching::Finding> findings;
   launching::RankFacts mine = launching::own_facts(world);
@@ -310,11 +320,19 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   comm::together(world, [&] { mine.threads = threads_of(config, world); });
   comm::together(world, [&] {
     require_data_for_settings(arguments);
+    require_split_for_seed(arguments, config);
     require_device_for_nccl(config);
   });
-  if (arguments.given("data")) open_data(config, mine);
   const auto builds = comm::gather_text(world, mine.build);
   const bool same_build = std::count(builds.begin(), builds.end(), mine.build) == world.size();
+  const bool has_data = arguments.given("data");
+  const bool all_have = world.all_agree(has_data);
+  const bool none_has = world.all_agree(!has_data);
+  if (!all_have && !none_has) {
+    throw comm::AgreedError(ExitCode::usage, "only some ranks have --data",
+                            "start all ranks with the same flags");
+  }
+  if (has_data) open_data(config, same_build, world, mine);
   if (same_build && config.device == "cuda") {
     try {
       mine.device = device_name(world);

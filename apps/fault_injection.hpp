@@ -30,7 +30,8 @@
 // row that is not zero. nan and flip-* need the device cpu.
 //
 // A flip is found only where a check looks: the sentinel hashes part `step % sentinel-steps` of the
-// weights, the audit of a step recomputes leaf `step / audit-every` modulo the number of leaves.
+// weights, the audit of a step recomputes leaf `step / audit-every` modulo the number of leaves
+// (after the first epoch another one, if the last batch has fewer leaves).
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "lockstep/data/folder.hpp"
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/train/checkpoint.hpp"
@@ -46,7 +48,8 @@ struct InferenceJob {
   /// The settings of training as TOML literals; none where there are weights alone.
   Decisive trained_with;
   RunConfig config;  ///< given, with some of those
-  std::unique_ptr<data::Source> test;
+  std::shared_ptr<data::Source> test;
+  std::unique_ptr<data::Source> first;  ///< records of `test`, if only these are read
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<train::Replica> replica;
   std::unique_ptr<data::BatchReader> reader;
@@ -198,6 +201,13 @@ std::string with_stdin(std::string text, const std::string& path) {
   return at == std::string::npos ? text : text.replace(at, path.size(), "stdin");
 }
 
+/// Lets the job read all records of `source`.
+void read_from(data::Source& source, InferenceJob& job) {
+  comm::Communicator& batch = train::Groups(*job.mesh).batch;
+  job.reader = std::make_unique<data::BatchReader>(
+      source, train::evaluation_plan(source.records(), batch.size()), batch.rank());
+}
+
 /// Reads the checkpoint, opens the data and loads the weights.
 ///
 /// Errors   throws comm::AgreedError on every rank: no checkpoint or no --data given, settings that
@@ -245,11 +255,9 @@ InferenceJob make_inference_job(const Arguments& arguments, const RunConfig& con
     }
   }
   job.mesh = train::make_mesh(comm, sizes);
-  comm::Communicator& batch = train::Groups(*job.mesh).batch;
   job.replica =
       std::make_unique<train::Replica>(job.saved, *job.mesh, replica_options(job.config, threads));
-  job.reader = std::make_unique<data::BatchReader>(
-      *job.test, train::evaluation_plan(job.test->records(), batch.size()), batch.rank());
+  read_from(*job.test, job);
   return job;
 }
 
@@ -502,12 +510,23 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
     throw ConfigError("--keep-columns: the network was not trained on a table",
                       "leave --keep-columns out");
   }
+  if (job.test->table() == nullptr) {
+    throw ConfigError("--keep-columns: the data has no columns", "only tables have them");
+  }
   const auto files =
       data::find_files(config.data, {.format = data::Format::csv, .only = data::Part::test});
   for (const auto& file : files.test) output.files.emplace_back(file.records);
   output.has_header = job.saved.info.table->has_header;
   output.separator = data_options(config).table->separator;
   return output;
+}
+
+/// Lets the job read no more records than a table of predictions shows.
+void read_shown_records(InferenceJob& job) {
+  std::vector<std::uint64_t> ids(std::min(job.test->records(), shown_predictions));
+  std::iota(ids.begin(), ids.end(), std::uint64_t{0});
+  job.first = std::make_unique<data::SubsetSource>(job.test, std::move(ids), "the first records");
+  read_from(*job.first, job);
 }
 
 void predict_from(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm) {
@@ -521,6 +540,7 @@ void predict_from(const Arguments& arguments, const RunConfig& config, comm::Com
     if (!path.empty() && path != "-") require_not_read(path, config, job.saved);
     const PredictionOutput output = output_of(arguments, config, job, predicted);
     if (comm.rank() == 0) writer = PredictionWriter::make(output);
+    if (path.empty()) read_shown_records(job);
   });
   job.replica->predict(
       *job.reader, [&](std::span<const train::Prediction> batch) { writer->write(batch); },

@@ -210,14 +210,26 @@ std::uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-/// "valid", or the reason why it is not; with `verify` also by checksums.
-std::string validity(const fs::path& checkpoint, bool verify) {
+/// True if the files of a checkpoint are those that were saved. Reads them all.
+bool is_intact(const fs::path& checkpoint) {
   try {
+    train::require_intact(checkpoint);
+    return true;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+/// "valid", "not verified", or why it cannot be read. With `verify` compares checksums. Sets
+/// `damaged` if its files are not those that were saved: a checkpoint with layers of another
+/// program cannot be read, but is not damaged.
+std::string validity(const fs::path& checkpoint, bool verify, bool& damaged) {
+  try {
+    if (verify) train::verify_checkpoint(checkpoint);
     train::read_description(checkpoint);
-    if (!verify) return "not verified";
-    train::verify_checkpoint(checkpoint);
-    return "valid";
+    return verify ? "valid" : "not verified";
   } catch (const DataError& error) {
+    damaged = damaged || !is_intact(checkpoint);
     return error.problem();
   }
 }
@@ -232,11 +244,9 @@ Checkpoints checkpoints_in(const fs::path& folder) {
 
 void list(const Checkpoints& checkpoints, bool verify, Contents& contents, bool& damaged) {
   for (const auto& [step, checkpoint] : checkpoints) {
-    const std::string state = validity(checkpoint, verify);
-    damaged = damaged || (state != "valid" && state != "not verified");
     contents.parts.push_back({{"checkpoint", checkpoint.filename().string()},
                               {"bytes", bytes_in(checkpoint)},
-                              {"state", state}});
+                              {"state", validity(checkpoint, verify, damaged)}});
   }
 }
 
@@ -270,7 +280,7 @@ Contents inspect_run(const fs::path& folder, bool verify, bool& damaged) {
     const LockState lock = lock_state(folder);  // before the status: the run may end meanwhile
     facts["state"] = nullptr;                   // read below, but printed first
     const auto end = train::recorded_end(folder);
-    if (end) {
+    if (end && end->exit_code != 0) {
       facts["exit code"] = end->exit_code;
       facts["cause"] = end->cause;
     }

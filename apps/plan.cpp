@@ -369,7 +369,7 @@ ordered_json to_json(const Findings& found) {
   return json;
 }
 
-/// "128, 128, 128, ..., 8": the numbers of examples of the first steps and the last one.
+/// "128 | 128 | ... | 8": the numbers of examples of the first steps and the last one.
 std::string sizes_text(const data::Plan& plan) {
   constexpr std::uint64_t listed = 6;
   std::string text;

@@ -140,9 +140,6 @@ class KeptColumns {
     if (output.file_of) heads_ = {"file"};
     if (output.kept_columns.empty()) return;
     const std::vector<std::string> taken = heads_of(output);
-    if (output.files.empty()) {
-      throw ConfigError("--keep-columns: the data has no columns", "only tables have them");
-    }
     texts_.emplace(output.files, output.has_header, output.separator);
     const auto& there = texts_->columns();
     const bool is_all = output.kept_columns == std::vector<std::string>{"all"};
@@ -158,7 +155,11 @@ class KeptColumns {
         head.insert(0, "data:");
       }
       const std::string first = head;  // of columns that are named alike
-      for (int n = 2; contains(heads_, head); ++n) head = first + ":" + std::to_string(n);
+      for (int n = 2; contains(heads_, head) || contains(taken, head) ||
+                      (head != name && contains(names, head));
+           ++n) {
+        head = first + ":" + std::to_string(n);
+      }
       heads_.push_back(std::move(head));
     }
   }
@@ -369,7 +370,6 @@ class PredictionTable final : public PredictionWriter {
 
   void write(std::span<const train::Prediction> predictions) override {
     for (const auto& prediction : predictions) {
-      if (lines_.size() > max_lines) return;
       auto& line = lines_.emplace_back();
       line = {std::to_string(prediction.id)};
       const bool are_values = output_.predicted == train::Predicted::values;
@@ -394,8 +394,6 @@ class PredictionTable final : public PredictionWriter {
   }
 
  private:
-  static constexpr std::size_t max_lines = 40;
-
   PredictionOutput output_;
   KeptColumns kept_;
   std::vector<std::vector<std::string>> lines_;

@@ -14,6 +14,9 @@
 
 namespace lockstep::apps {
 
+/// The number of records in a table of predictions.
+inline constexpr std::uint64_t shown_predictions = 40;
+
 /// Where and how predictions are written.
 struct PredictionOutput {
   std::string path;         ///< "-": stdout; empty: a table of the first records, for a person
@@ -22,7 +25,7 @@ struct PredictionOutput {
   OutputNames names;
   train::Predicted predicted = train::Predicted::label;
   bool has_probabilities = false;  ///< of several labels: beside 1 and 0
-  std::uint64_t records = 0;
+  std::uint64_t records = 0;       ///< of the data, of which a table shows the first
   /// CSV files of the data, of which these columns are written, too; "all": each, as
   /// `data:NAME` where a column of that name is written anyway.
   std::vector<std::filesystem::path> files = {};
@@ -44,7 +47,8 @@ class PredictionWriter {
 
   virtual ~PredictionWriter() = default;
 
-  /// Throws OutputError; DataError if a file of the data has changed.
+  /// For a table: at most shown_predictions records in all. Throws OutputError; DataError if a file
+  /// of the data has changed.
   virtual void write(std::span<const train::Prediction> predictions) = 0;
   virtual void finish() = 0;
 };

@@ -425,7 +425,7 @@ std::vector<Setting> table() {
       text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"));
   add(job, text("resume", &C::resume, "none|auto|PATH",
                 "continue a run from its newest valid checkpoint; auto: the run of --run-dir, or "
-                "the one in runs/ that saved last; PATH: a run or a checkpoint"));
+                "the run in runs/ that began or saved last; PATH: a run or a checkpoint"));
   add(run, count_or("end", "checkpoint-every", &C::checkpoint_every,
                     "save a checkpoint every N steps, besides at the end"));
   add(run, count("keep", &C::keep, 1, "keep the newest N checkpoints"));

@@ -275,15 +275,14 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
     for (const auto& path : {found.run, found.checkpoint}) {
       require_utf8(path.string(), "--resume");
     }
-    const bool complete = !found.run.empty() && train::is_finished(found.run);
+    std::optional<train::RunEnd> end;
+    if (!found.run.empty()) end = train::recorded_end(found.run);
     nlohmann::json json = {{"run", found.run.string()},
                            {"checkpoint", found.checkpoint.string()},
-                           {"complete", complete},
+                           {"complete", end && end->status == "finished"},
                            {"stopped_early_after", nullptr},
                            {"settings", ""}};
-    if (const auto step = complete ? train::stopped_early_after(found.run) : std::nullopt) {
-      json["stopped_early_after"] = *step;
-    }
+    if (end && end->stopped_early_after) json["stopped_early_after"] = *end->stopped_early_after;
     if (!found.checkpoint.empty()) {
       json["settings"] = settings_text(found.run, train::read_state(found.checkpoint));
     }
@@ -353,9 +352,12 @@ std::string resume_text(const Resume& resume, std::uint64_t steps) {
   return fmt::format("{}, after {}", resume.checkpoint.string(), counted(steps, "step"));
 }
 
+bool continues_in_place(const RunConfig& config, const std::optional<Resume>& resume) {
+  return resume && !resume->run.empty() && records_in(resume->run, config);
+}
+
 std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume) {
-  const bool continues = resume && !resume->run.empty() && records_in(resume->run, config);
-  return continues ? resume->run.string() : config.run_dir;
+  return continues_in_place(config, resume) ? resume->run.string() : config.run_dir;
 }
 
 void require_same_data(const Resume& resume, const Decisive& now) {

@@ -68,6 +68,9 @@ Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
 /// The banner's text about a run to continue, after `steps` steps. Local.
 std::string resume_text(const Resume& resume, std::uint64_t steps);
 
+/// True if this job records in the folder of the run that it continues. Local.
+bool continues_in_place(const RunConfig& config, const std::optional<Resume>& resume);
+
 /// The folder to record in: that of the run which is continued, unless another one is given. Local.
 std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume);
 

@@ -50,7 +50,7 @@ fs::path out_folder(const Arguments& arguments) {
   return fs::path("sweeps") / fs::path(arguments.operand()).stem();
 }
 
-const char* score_name(const TrialResult& result) {
+const char* score_name(const train::EpochReport& result) {
   return result.is_regression ? "R2" : "accuracy";
 }
 
@@ -66,7 +66,7 @@ void print_trial(const fs::path& out, std::size_t number) {
         line += fmt::format(", {} {:.4f}", name, figure);
       }
     };
-    line += counted(result->epochs, "epoch");
+    line += counted(result->epoch, "epoch");
     if (result->validation) add("validation", *result->validation);
     add("testing", result->test);
     line += fmt::format("  {}  {:.2f} s", to_hex(result->weights_hash), result->seconds);
@@ -74,7 +74,7 @@ void print_trial(const fs::path& out, std::size_t number) {
     line += fmt::format("failed ({}): {}", static_cast<int>(trial.code), trial.reason);
   }
   fmt::print("{}\n", presentable(line));
-  std::fflush(stdout);
+  flush_stdout();
 }
 
 /// Loss, score and these metrics of a set, as cells; null: there are none.
@@ -123,7 +123,7 @@ void print_trials(const SweepRecord& record) {
     line.push_back(trial_name(i));
     for (const auto& [name, value] : trial.settings) line.push_back(presentable(value));
     const auto* last = trial.last();
-    if (halves) line.push_back(last == nullptr ? "-" : std::to_string(last->epochs));
+    if (halves) line.push_back(last == nullptr ? "-" : std::to_string(last->epoch));
     const auto add = [&](const train::SetFigures* figures) {
       for (std::string& cell : cells_of(figures, metrics)) line.push_back(std::move(cell));
     };
@@ -229,6 +229,10 @@ void RankOfSweep::begin_record() {
                        .base = decisive_settings(base_),
                        .trials = {}};
   begin.base.emplace_back("data", base_.data);
+  for (auto& [name, value] :
+       begin.base) {  // decisive for allreduce: a trial has those of its group
+    if (name == "ranks") value = std::to_string(sweep_.group);
+  }
   for (const TrialSettings& settings : sweep_.trials) begin.trials.push_back({settings});
   begin_sweep_record(out_, begin);
 }
@@ -311,7 +315,8 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   config.resume = "auto";
   config.progress = "off";
   if (config.ranks > 1) config.ranks = sweep_.group;
-  if (part_ && !config.threads && config.device != "cuda") {  // groups of a host share its cores
+  const bool chooses_threads = !config.threads;
+  if (part_ && chooses_threads && config.device != "cuda") {  // groups of a host share its cores
     config.threads = static_cast<std::uint64_t>(comm::own_cores(comm_.place()));
   }
   Arguments words;
@@ -319,6 +324,11 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   if (!sweep_.rungs.empty()) {
     config.epochs = sweep_.rungs[rung];
     words.flags.emplace_back("resume-with", "epochs=" + std::to_string(config.epochs));
+  }
+  if (chooses_threads && config.reduction == "allreduce") {
+    // Groups may have had other shares of the cores when the trial began.
+    const std::string threads = config.threads ? std::to_string(*config.threads) : "auto";
+    words.flags.emplace_back("resume-with", "threads=" + threads);
   }
   words.run_file_text = to_toml(config);
   std::optional<Error> failure;
@@ -337,10 +347,9 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
     if (code != ExitCode::usage && code != ExitCode::data && code != ExitCode::diverged) throw;
     failure = error;
   }
-  on_leader([&] {
-    record_end(trial, folder, failure);
-    if (prints()) print_trial(out_, trial);
-  });
+  on_leader([&] { record_end(trial, folder, failure); });
+  // Not within on_leader(): together() turns a failed print (74) into an internal error (1).
+  if (is_leader() && prints()) print_trial(out_, trial);
   return false;
 }
 
@@ -356,17 +365,12 @@ void RankOfSweep::record_end(std::size_t trial, const fs::path& folder,
                              std::optional<Error> failure) const {
   if (!failure) {
     const auto epochs = train::read_epochs(folder);
-    const train::EpochReport& last = epochs.back();
-    TrialResult result = {.epochs = last.epoch,
-                          .test = last.test,
-                          .validation = last.validation,
-                          .is_regression = last.is_regression,
-                          .weights_hash = last.weights_hash};
     const SweepRecord record = read_sweep_record(out_);
-    const TrialResult* const before = record.trials[trial].last();
-    if (before != nullptr) result.seconds = before->seconds;
+    const train::EpochReport* const before = record.trials[trial].last();
+    train::EpochReport result = epochs.back();
+    result.seconds = before == nullptr ? 0 : before->seconds;
     for (const auto& epoch : epochs) {  // of a resumed run: without the time of those before
-      if (before == nullptr || epoch.epoch > before->epochs) result.seconds += epoch.seconds;
+      if (before == nullptr || epoch.epoch > before->epoch) result.seconds += epoch.seconds;
     }
     if (is_usable(result, sweep_.metric)) return add_result(out_, trial, result);
     failure = Error(ExitCode::diverged, "the " + sweep_.metric + " is not finite");

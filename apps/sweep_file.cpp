@@ -54,7 +54,7 @@ void require_known(const std::string& path, const toml::table& table,
   for (const auto& [key, node] : table) {
     const std::string word(key.str());
     if (contains(names, word)) continue;
-    refuse(place_of(path, key.source()), "unknown key '" + printable(word) + "'",
+    refuse(place_of(path, key.source()), "unknown key " + in_quotes(word),
            did_you_mean(nearest(word, names), "the keys here are " + joined(names)));
   }
 }
@@ -99,7 +99,7 @@ class Keys {
   [[noreturn]] void refuse_word(const char* key, const std::string& word,
                                 const std::vector<std::string>& words,
                                 const std::string& remedy) const {
-    refuse(place(key), fmt::format("'{}' is none of {}", printable(word), fmt::join(words, ", ")),
+    refuse(place(key), fmt::format("{} is none of {}", in_quotes(word), fmt::join(words, ", ")),
            remedy);
   }
 

@@ -31,8 +31,8 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* file_name = "sweep.json";
 constexpr const char* lock_folder = ".queue";
 
-ordered_json json_of(const TrialResult& result) {
-  ordered_json json = {{"epochs", result.epochs}};
+ordered_json json_of(const train::EpochReport& result) {
+  ordered_json json = {{"epochs", result.epoch}};
   train::add_figures(json, "test", result.test, result.is_regression);
   if (result.validation) {
     train::add_figures(json, "validation", *result.validation, result.is_regression);
@@ -52,7 +52,7 @@ std::string text_of(const SweepRecord& record) {
   ordered_json trials = ordered_json::array();
   for (const Trial& trial : record.trials) {
     ordered_json results = ordered_json::array();
-    for (const TrialResult& result : trial.results) results.push_back(json_of(result));
+    for (const train::EpochReport& result : trial.results) results.push_back(json_of(result));
     trials.push_back({{"trial", trials.size() + 1},
                       {"settings", json_of(trial.settings)},
                       {"state", trial.state},
@@ -67,10 +67,10 @@ std::string text_of(const SweepRecord& record) {
   return json.dump(1) + "\n";
 }
 
-TrialResult result_in(const ordered_json& json, const train::JsonPlace& place) {
-  TrialResult result;
+train::EpochReport result_in(const ordered_json& json, const train::JsonPlace& place) {
+  train::EpochReport result;
   result.is_regression = json.contains("test_r2");
-  result.epochs = train::count_in(json, "epochs", place);
+  result.epoch = train::count_in(json, "epochs", place);
   result.test = train::figures_in(json, "test", place);
   if (json.contains("validation_loss")) {
     result.validation = train::figures_in(json, "validation", place);
@@ -160,7 +160,7 @@ std::string difference(const SweepRecord& there, const SweepRecord& now) {
 }
 
 /// Lower is better; NaN without a validation set, or the figure.
-double cost(const std::string& metric, const TrialResult& result) {
+double cost(const std::string& metric, const train::EpochReport& result) {
   if (is_of_validation(metric) && !result.validation) return std::nan("");
   const auto& figures = is_of_validation(metric) ? *result.validation : result.test;
   const std::string name = figure_of(metric);
@@ -223,9 +223,9 @@ void require_recorded(const SweepRecord& record, const Trial& trial,
     train::fail(place, fmt::format("a trial is {}, with {} of {}", trial.state, results,
                                    counted(rungs, "result")));
   }
-  const bool has_metric =
-      std::all_of(trial.results.begin(), trial.results.end(),
-                  [&](const TrialResult& result) { return is_usable(result, record.metric); });
+  const bool has_metric = std::all_of(
+      trial.results.begin(), trial.results.end(),
+      [&](const train::EpochReport& result) { return is_usable(result, record.metric); });
   if (!has_metric) train::fail(place, "a result has no " + record.metric);
 }
 
@@ -347,7 +347,7 @@ void set_data(const fs::path& out, std::size_t trial, const std::string& identit
   });
 }
 
-void add_result(const fs::path& out, std::size_t trial, const TrialResult& result) {
+void add_result(const fs::path& out, std::size_t trial, const train::EpochReport& result) {
   change(out, [&](SweepRecord& record) {
     Trial& one = record.trials[trial];
     one.results.push_back(result);
@@ -399,7 +399,7 @@ std::vector<std::size_t> ranked(const SweepRecord& record) {
   return order;
 }
 
-bool is_usable(const TrialResult& result, const std::string& metric) {
+bool is_usable(const train::EpochReport& result, const std::string& metric) {
   return std::isfinite(cost(metric, result));
 }
 

@@ -3,7 +3,7 @@
 //
 //   {"version": "0.1.0", "metric": "testing score", "halving": 1, "rungs": [],
 //    "base": {"batch-size": "128", ...},        settings that determine results, as TOML literals,
-//                                               and `data`
+//                                               and `data`; `ranks` is the size of a group
 //    "trials": [{"trial": 1, "settings": {"learning-rate": "0.01"}, "state": "finished",
 //                "exit_code": 0, "reason": "", "data": "16 hex digits",
 //                "results": [{"epochs": 3, "test_loss": 0.21, "test_accuracy": 0.94,
@@ -31,25 +31,17 @@
 
 namespace lockstep::apps {
 
-/// What a trial has reached at a rung.
-struct TrialResult {
-  std::uint64_t epochs = 0;
-  train::SetFigures test = {};  ///< the score: accuracy, or R2 of a regression
-  std::optional<train::SetFigures> validation = {};
-  bool is_regression = false;
-  double seconds = 0;  ///< of training, without those of an epoch whose evaluation was broken off
-  std::uint64_t weights_hash = 0;
-};
-
 struct Trial {
   TrialSettings settings;
   std::string state = "waiting";
   ExitCode code = ExitCode::success;  ///< of a failed trial
   std::string reason = {};            ///< of a failed trial
   std::string data = {};              ///< a hash of its data; empty: not known
-  std::vector<TrialResult> results = {};
+  /// What it has reached at each rung: the last epoch, with the seconds of all that were recorded.
+  /// In sweep.json without the training figures.
+  std::vector<train::EpochReport> results = {};
 
-  const TrialResult* last() const { return results.empty() ? nullptr : &results.back(); }
+  const train::EpochReport* last() const { return results.empty() ? nullptr : &results.back(); }
 };
 
 /// The content of sweep.json.
@@ -101,7 +93,8 @@ bool is_waiting(const SweepRecord& record, std::size_t rung);
 void set_data(const std::filesystem::path& out, std::size_t trial, const std::string& identity);
 
 /// How a claimed trial ended. Local; any number at a time, as of the next.
-void add_result(const std::filesystem::path& out, std::size_t trial, const TrialResult& result);
+void add_result(const std::filesystem::path& out, std::size_t trial,
+                const train::EpochReport& result);
 void set_failed(const std::filesystem::path& out, std::size_t trial, ExitCode code,
                 const std::string& reason);
 void set_stopped(const std::filesystem::path& out, std::size_t trial);
@@ -115,7 +108,7 @@ void drop_after_rung(const std::filesystem::path& out, std::size_t rung);
 std::vector<std::size_t> ranked(const SweepRecord& record);
 
 /// True if the result's metric is finite.
-bool is_usable(const TrialResult& result, const std::string& metric);
+bool is_usable(const train::EpochReport& result, const std::string& metric);
 
 /// "learning-rate 0.01, layers 32", for messages.
 std::string trial_settings_text(const TrialSettings& settings);

@@ -18,6 +18,13 @@ TableTexts::TableTexts(std::vector<std::filesystem::path> files, bool has_header
   choose(std::move(all));
 }
 
+std::vector<std::string> TableTexts::chosen_names() const {
+  std::vector<std::string> names;
+  names.reserve(chosen_.size());
+  for (const std::size_t column : chosen_) names.push_back(columns_[column]);
+  return names;
+}
+
 const std::vector<std::string>* TableTexts::next() {
   const auto* record = &texts_->next();
   while (record->empty() && file_ < files_.size()) {
@@ -40,9 +47,7 @@ void TableTexts::find_columns() {
   const auto& there = texts_->names();
   positions_ = chosen_;
   if (there == columns_) return;
-  std::vector<std::string> names;
-  names.reserve(chosen_.size());
-  for (const std::size_t column : chosen_) names.push_back(columns_[column]);
+  const std::vector<std::string> names = chosen_names();
   const std::string place = files_[file_ - 1].string() + ":1";
   data::require_unique(there, names, place);
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -25,6 +25,9 @@ class TableTexts {
   /// Chooses indices of columns(), before the first next().
   void choose(std::vector<std::size_t> columns) { positions_ = chosen_ = std::move(columns); }
 
+  /// Names of the chosen columns.
+  std::vector<std::string> chosen_names() const;
+
   /// The chosen fields of the next record, valid until the next call; null at the end. Throws
   /// DataError for a file that does not have one of the columns, or has it twice.
   const std::vector<std::string>* next();

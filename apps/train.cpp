@@ -32,6 +32,7 @@
 #include "lockstep/launch/watchdog.hpp"
 #include "lockstep/train/device.hpp"
 #include "lockstep/train/integrity.hpp"
+#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/replica.hpp"
 #include "lockstep/train/report.hpp"
 #include "lockstep/train/run_directory.hpp"
@@ -117,8 +118,12 @@ class RankOfRun {
         is_dry_run_(arguments.given("dry-run")),
         has_report_(arguments.given("report")),
         spans_hosts_(comm.place().nodes > 1),
+        is_folder_new_(config.survive && config.run_dir != "auto" &&
+                       !continues_in_place(config, resume) &&
+                       train::run_file_in(config.run_dir).empty()),
         recording_(config, comm),
-        faults_(comm) {
+        faults_(comm),
+        members_(comm.world_ranks()) {
     const RecordedIn recorded(recording_.recorder(), comm);
     data_ = open_data(config, comm);
     comm::together(comm, [&] {
@@ -173,6 +178,9 @@ class RankOfRun {
   bool is_dry_run_;
   bool has_report_;
   bool spans_hosts_;  ///< at the beginning
+  /// With `survive`: `run_dir` is given, is not the folder of the continued run, and held no run at
+  /// the beginning, as this host sees it.
+  bool is_folder_new_;
   Recording recording_;
   FaultInjection faults_;
   TrainData data_;
@@ -180,7 +188,7 @@ class RankOfRun {
   std::optional<StopRequests> requests_;
   std::optional<train::RunDirectory> directory_;     ///< on rank 0 of a group that trains
   std::unique_ptr<train::SharedSnapshot> snapshot_;  ///< null without `survive`
-  std::vector<int> members_;                         ///< of the group that trains, by world rank
+  std::vector<int> members_;  ///< of the last group, by world rank; at first all ranks
   std::vector<train::LostRanks> lost_;
   std::vector<train::Fault> faults_found_;
   /// Completed steps of the last good state, when a fault was found.
@@ -262,8 +270,8 @@ train::TrainingPosition RankOfRun::restore(TrainJob& job, comm::Communicator& co
     of_figure.insert(of_figure.end(), settings_of_loss.begin(), settings_of_loss.end());
   }
   const bool is_same = std::all_of(of_figure.begin(), of_figure.end(), [&](const char* name) {
-    const std::pair now(std::string(name), setting_named(name, name).literal(config_));
-    return contains(resume_->state.settings, now);
+    const std::string now = setting_named(name, name).literal(config_);
+    return saved_value(resume_->state.settings, name) == now;
   });
   if (!is_same) position.best = {};
   return position;
@@ -277,7 +285,7 @@ std::optional<train::Continued> RankOfRun::continued(
                           !run_.empty()};
 }
 
-/// Compares the group with the one before, which trained last. True if ranks were lost.
+/// Compares the group with the one before. True if ranks were lost.
 bool RankOfRun::note_lost_ranks(const comm::Communicator& comm, std::uint64_t step) {
   const auto members = comm.world_ranks();
   train::LostRanks lost{.step = step, .ranks = {}};
@@ -366,7 +374,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   const bool is_rank_0 = comm.rank() == 0;
   TrainJob job = make_job(config_, data_, faults_, comm);
   const train::TrainingPosition position = restore(job, comm);
-  if (!begun_after_) begun_after_ = job.replica->steps();
+  const bool is_first_try = !begun_after_;
+  if (is_first_try) begun_after_ = job.replica->steps();
   recording_.recorder().enter(Phase::start, job.replica->steps());  // again, if ranks were lost
   const bool has_lost = note_lost_ranks(comm, job.replica->steps());
   const std::uint64_t total = train::total_steps(config_.epochs, config_.steps, *job.plan);
@@ -388,9 +397,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     facts.lost = lost_;
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
-    const bool is_named = !resume_ && config_.run_dir != "auto";
-    // A lost rank may have created the run's folder; nothing is saved in it yet.
-    if (is_first_group && has_lost && is_named) train::remove_unsaved_run(config_.run_dir);
+    // A group that has lost ranks since may have begun a run there; nothing is saved in it yet.
+    const bool may_have_begun = is_first_group && !is_first_try && is_folder_new_;
+    if (may_have_begun) train::remove_unsaved_run(config_.run_dir);
     RunConfig recipe = config_;
     recipe.resume = "none";  // config.toml is a recipe, which does not depend on another run
     directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(recipe), facts,
@@ -445,7 +454,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (has_report_) print_report(report.test, names.classes);
 }
 
-/// The run that is resumed; if none is, there must be none in the folder. Within the time limit of
+/// The run that is resumed; a folder other than its own must hold no run. Within the time limit of
 /// a start. Collective.
 std::optional<Resume> run_to_resume(const Arguments& arguments, const RunConfig& given,
                                     comm::Communicator& comm) {
@@ -453,8 +462,8 @@ std::optional<Resume> run_to_resume(const Arguments& arguments, const RunConfig&
   const RecordedIn recorded(recording.recorder(), comm);
   std::optional<Resume> resume = find_resume(arguments, given, comm);
   comm::together(comm, [&] {
-    const bool is_new = !resume && given.run_dir != "auto" && !arguments.given("print-config");
-    if (comm.rank() != 0 || !is_new) return;
+    if (comm.rank() != 0 || given.run_dir == "auto" || arguments.given("print-config")) return;
+    if (continues_in_place(given, resume)) return;
     require_can_be_folder(given.run_dir);
     train::require_no_run(given.run_dir);
   });

@@ -28,13 +28,15 @@ struct CommError : Error {
   explicit CommError(const std::string& problem) : Error(ExitCode::timeout, problem) {}
 };
 
-/// The process of a rank has ended, or left the group because another one has. Those that are left
-/// may form a new group: see Communicator::living().
+/// The process of a rank has ended, or left the group because another one has; over TCP also a rank
+/// that has destroyed its communicator. Those that are left may form a new group: see
+/// Communicator::living().
 struct RankLost : CommError {
   using CommError::CommError;
 };
 
-/// A collective waits for a rank whose program has returned or destroyed the communicator.
+/// A collective waits for a rank whose program has returned or destroyed the communicator. Thrown
+/// by threads and shared memory.
 struct RankLeft : CommError {
   RankLeft(const std::string& collective, int world_rank);
 };
@@ -121,10 +123,11 @@ Place place_among(const std::vector<int>& nodes, int rank, const std::string& ho
 /// gives the root's. With empty spans and groups of one nothing is sent.
 ///
 /// Threads  one thread per communicator, the one that created it.
-/// Errors   throws CommError; std::invalid_argument where documented. Threads and shared memory
-///          throw RankLeft; over MPI the job then ends with code 86 (run_replicas).
-/// Counts   threads and shared memory report counts that differ between ranks. MPI does not, and
-///          corrupts memory: compare sizes that depend on user input with require_equal
+/// Errors   throws CommError; std::invalid_argument where documented. For a rank that has finished,
+///          threads and shared memory throw RankLeft, and TCP RankLost; over MPI the job then ends
+///          with code 86 (run_replicas).
+/// Counts   threads, shared memory and TCP report counts that differ between ranks. MPI does not,
+///          and corrupts memory: compare sizes that depend on user input with require_equal
 ///          (agreement.hpp).
 class Communicator {
  public:

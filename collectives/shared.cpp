@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@
 #include "lockstep/base/process.hpp"
 #include "lockstep/base/range.hpp"
 #include "lockstep/base/spin.hpp"
+#include "lockstep/base/text.hpp"
 #include "lockstep/collectives/agreement.hpp"
 
 namespace lockstep::comm {
@@ -39,6 +41,17 @@ std::size_t page_bytes() {
 
 [[noreturn]] void fail_shared(const std::string& what) {
   throw ConfigError("shared memory: " + what + ": " + system_reason(errno), "use `backend=mpi`");
+}
+
+/// Throws ConfigError if a region is longer than RLIMIT_FSIZE permits: ftruncate(), also of a
+/// memfd, would then end the process with SIGXFSZ.
+void require_file_size_limit(std::size_t bytes) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
+  throw ConfigError("shared memory: a region of " + bytes_text(static_cast<double>(bytes)) +
+                        " is longer than files may be (`ulimit -f`): " +
+                        bytes_text(static_cast<double>(limit.rlim_cur)),
+                    "raise this limit, or use `backend=mpi`");
 }
 
 /// Inode and size of an open file, which identify a peer's region.
@@ -61,6 +74,7 @@ SharedRegion SharedRegion::create(std::size_t bytes) {
   Descriptor file(::memfd_create("lockstep", MFD_CLOEXEC));
   if (!file.is_open()) fail_shared("memfd_create");
   const std::size_t size = round_up(bytes, page_bytes());
+  require_file_size_limit(size);
   if (::ftruncate(file.number(), static_cast<off_t>(size)) != 0) {
     fail_shared("ftruncate to " + std::to_string(size) + " bytes");
   }

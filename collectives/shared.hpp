@@ -19,7 +19,8 @@ namespace lockstep::comm {
 ///
 /// A memfd: it has no name in the file system, is freed after a crash, is not subject to the limit
 /// of /dev/shm, and allocates pages on first use. The destructor unmaps it.
-/// Errors   ConfigError with the system's reason.
+/// Errors   ConfigError with the system's reason, and for a region longer than files may be
+///          (`ulimit -f`).
 class SharedRegion {
  public:
   static SharedRegion create(std::size_t bytes);

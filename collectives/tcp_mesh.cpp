@@ -135,6 +135,7 @@ class TcpMesh::Attempt {
   void send_views();
   void wait();
   bool is_over() const;
+  void drop_missing();
   /// A host that refuses a connection is reachable; any other error may be a cut network.
   void note_failure(int error) { mesh_.may_be_cut_off_ |= error != ECONNREFUSED; }
   void restart() { next_ = std::max(next_, number_ + 1); }
@@ -308,10 +309,26 @@ void TcpMesh::Attempt::wait() {
   if (is_ready(0)) accept_guests();
 }
 
+/// Drops the candidates that others have dropped, as far as these have sent their views.
+void TcpMesh::Attempt::drop_missing() {
+  for (const Candidate& other : others_) {
+    if (other.state == State::lost || !other.has_sent_view()) continue;
+    for (Candidate& third : others_) {
+      if (other.view[static_cast<std::size_t>(third.rank)] == 0) third.state = State::lost;
+    }
+  }
+}
+
 bool TcpMesh::Attempt::run() {
   for (;;) {
     send_views();
-    if (next_ != number_) return false;
+    if (next_ != number_) {
+      // Ranks that have dropped a silent one, and ranks that have not, would otherwise restart each
+      // other for ever. Any drop ends the first attempts with an error. In later groups a rank may
+      // drop a living one because it is itself cut off, so there only a complete exchange counts.
+      if (mesh_.number_ == 0) drop_missing();
+      return false;
+    }
     if (is_over()) break;
     if (Clock::now() >= limit_) {  // drops candidates that have sent nothing
       for (Candidate& other : others_) {
@@ -323,14 +340,10 @@ bool TcpMesh::Attempt::run() {
     wait();
   }
   const View mine = view();
-  bool agreed = true;
-  for (Candidate& other : others_) {
-    if (other.state == State::lost) continue;
-    agreed = agreed && other.view == mine;
-    for (Candidate& third : others_) {
-      if (other.view[static_cast<std::size_t>(third.rank)] == 0) third.state = State::lost;
-    }
-  }
+  const bool agreed = std::all_of(others_.begin(), others_.end(), [&](const Candidate& other) {
+    return other.state == State::lost || other.view == mine;
+  });
+  drop_missing();
   if (!agreed) restart();
   return agreed;
 }

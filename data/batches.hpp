@@ -65,7 +65,8 @@ class BatchReader {
  public:
   /// `source` must hold the plan's number of records. `transform`, unless null, is applied to the
   /// features. Both must outlive the reader.
-  /// Throws ConfigError if `rank` is not in the plan.
+  /// Throws ConfigError if `rank` is not in the plan, and std::invalid_argument if the source has
+  /// another number of records than the plan.
   BatchReader(Source& source, const Plan& plan, int rank, Transform* transform = nullptr);
 
   /// The divisor of the features: Source::divisor().

@@ -157,8 +157,8 @@ bool CsvRows::load() {
                     "look for a quote that is never closed, or a file that is not a CSV");
   }
   // Chunks end at the same offsets in any part, and so does a record that is too long.
-  const std::uint64_t count =
-      std::min(csv_chunk_bytes - loaded_ % csv_chunk_bytes, content_.size() - loaded_);
+  const std::uint64_t end = loaded_ + csv_chunk_bytes - loaded_ % csv_chunk_bytes;
+  const std::uint64_t count = content_.available(end) - loaded_;
   if (count == 0) return false;
   const std::size_t used = buffer_.size();
   buffer_.resize(used + static_cast<std::size_t>(count));
@@ -216,9 +216,7 @@ bool CsvRows::next() {
 }
 
 CsvTexts::CsvTexts(const std::filesystem::path& path, bool has_header, char separator)
-    : content_(path) {
-  content_.finish();
-  header_ = read_header(content_, has_header, separator);
+    : content_(path), header_(read_header(content_, has_header, separator)) {
   rows_.emplace(content_);
   if (has_header) rows_->next();
 }

@@ -52,7 +52,7 @@ struct CsvHeader {
 ///
 /// Errors   throws DataError: the line is missing or empty, unmatched quotes, more than 1,000,000
 ///          columns.
-/// Ranks    local. `content` must be finished (Content::finish).
+/// Ranks    local.
 CsvHeader read_header(Content& content, bool has_header, char separator);
 
 /// The remedy of most errors.
@@ -80,9 +80,10 @@ void require_unique(std::span<const std::string> names, std::span<const std::str
 
 /// The records of one CSV file.
 ///
-/// The constructor reads the whole file, of several ranks each a part (ReadOptions::ranks), checks
-/// every field and stores the offset of each record (8 bytes each); read() then reads only the
-/// requested records. Local, but for the constructor with ReadOptions::ranks; not thread-safe.
+/// The constructor reads the file up to the last record in use (ReadOptions::limit), of several
+/// ranks each a part (ReadOptions::ranks), checks every field and stores the offset of each record
+/// (8 bytes each); read() then reads only the requested records. Local, but for the constructor
+/// with ReadOptions::ranks; not thread-safe.
 class CsvSource final : public StoredSource {
  public:
   /// Columns are matched with options.schema by name, in any order; surplus columns are ignored. A
@@ -194,7 +195,7 @@ class CsvSource final : public StoredSource {
 /// Memory: one record plus at most 256 kB. A record above 64 MiB is a DataError.
 class CsvRows {
  public:
-  /// `content` must be finished (Content::finish) and outlive this object.
+  /// `content` must outlive this object.
   explicit CsvRows(Content& content, const CsvPart& part = {});
 
   /// Reads the next record without its line ending; false at the end of the part. Throws DataError.

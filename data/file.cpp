@@ -165,23 +165,12 @@ class Decompressor {
   /// if the compressed data is damaged or ends early.
   virtual std::size_t read_some(std::span<std::uint8_t> bytes) = 0;
 
-  /// Fills `bytes` with the next decompressed bytes. Throws DataError if there are fewer, and what
-  /// read_some() throws.
-  void read(std::span<std::uint8_t> bytes) {
-    while (!bytes.empty()) {
-      const std::size_t got = read_some(bytes);
-      if (got == 0) fail("the compressed data ends too early");
-      bytes = bytes.subspan(got);
-    }
-  }
-
   /// Throws DataError unless the decompressed data ends exactly here and its checksums match.
   void expect_end() {
     std::uint8_t one_more = 0;
     if (read_some({&one_more, 1}) > 0) fail("the decompressed bytes go on after the last record");
   }
 
- private:
   /// Throws DataError with the current position.
   [[noreturn]] virtual void fail(const std::string& problem) const = 0;
 };
@@ -411,15 +400,20 @@ void Content::keep(std::span<const std::uint8_t> bytes) {
   if (!spill_.write_all(std::as_bytes(bytes))) fail_to_spill(path(), errno);
 }
 
-void Content::inflate_to(std::uint64_t end) {
-  std::vector<std::uint8_t> chunk(chunk_bytes);
-  while (inflated_ < end) {
-    const std::uint64_t wanted = std::min<std::uint64_t>(end - inflated_, chunk.size());
-    const auto bytes = std::span(chunk).first(static_cast<std::size_t>(wanted));
-    reader_->read(bytes);
-    keep(bytes);
-    inflated_ += wanted;
+std::uint64_t Content::available(std::uint64_t end) {
+  if (!compressed_) return std::min(end, file_.size());
+  if (reader_ && inflated_ < end) {
+    std::vector<std::uint8_t> chunk(chunk_bytes);
+    while (inflated_ < end) {
+      const std::uint64_t wanted = std::min<std::uint64_t>(end - inflated_, chunk.size());
+      const std::size_t got =
+          reader_->read_some(std::span(chunk).first(static_cast<std::size_t>(wanted)));
+      if (got == 0) break;
+      keep(std::span(chunk).first(got));
+      inflated_ += got;
+    }
   }
+  return std::min(end, kept_);
 }
 
 void Content::finish(std::uint64_t max, std::uint64_t keep_bytes) {
@@ -442,7 +436,10 @@ void Content::finish(std::uint64_t max, std::uint64_t keep_bytes) {
 }
 
 void Content::read_at(std::uint64_t offset, std::span<std::uint8_t> bytes) {
-  if (reader_) inflate_to(offset + bytes.size());
+  if (reader_) {
+    const std::uint64_t end = offset + bytes.size();
+    if (available(end) < end) reader_->fail("the compressed data ends too early");
+  }
   read_kept(offset, bytes);
 }
 

@@ -104,6 +104,10 @@ class Content {
   /// damaged or too long; OutputError if TMPDIR is full.
   void finish(std::uint64_t max = all, std::uint64_t keep = all);
 
+  /// Decompresses up to `end` bytes, and no further than the content goes. Returns how many of the
+  /// first `end` bytes can be read. Throws what finish() throws.
+  std::uint64_t available(std::uint64_t end);
+
   /// Total bytes; for a compressed file valid after finish().
   std::uint64_t size() const noexcept { return compressed_ ? inflated_ : file_.size(); }
 
@@ -134,7 +138,6 @@ class Content {
 
  private:
   void read_kept(std::uint64_t offset, std::span<std::uint8_t> bytes) const;
-  void inflate_to(std::uint64_t end);
   void keep(std::span<const std::uint8_t> bytes);
   void open_spill();
 

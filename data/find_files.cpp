@@ -26,11 +26,12 @@ const char* const known_file_names =
     "*.csv, *.tfrecord, *images* and *labels* as IDX or *.npy, data_batch*.bin and test_batch.bin "
     "(CIFAR-10), train.bin and test.bin (CIFAR-100), each plain or .gz";
 
+namespace {
+
+/// The hint at the end of errors about missing data.
 const char* const get_data =
     "name a table (`data=FILE.csv`), a folder with files named train* and test*, or one with a "
     "folder of pictures for each class; `data=synthetic` and `data=synthetic-rgb` are built in";
-
-namespace {
 
 using Paths = std::set<std::filesystem::path>;
 
@@ -293,7 +294,7 @@ std::string how_to_get(const std::string& path) {
 
 const char* const readable_files = "give a folder or a pattern of files that this user may read";
 
-std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
+Paths files_in(const std::filesystem::path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (status.type() == std::filesystem::file_type::not_found) {
@@ -309,7 +310,7 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
                     "formats name the folder, with files named train* and test* (TFRecord: "
                     "train.tfrecord)");
   }
-  std::set<std::filesystem::path> files;
+  Paths files;
   if (!error) {
     const auto entries = list_folder(folder, error);
     files.insert(entries.begin(), entries.end());
@@ -319,6 +320,11 @@ std::set<std::filesystem::path> files_in(const std::filesystem::path& folder) {
   }
   if (files.empty()) throw DataError(folder.string() + ": the folder is empty", get_data);
   return files;
+}
+
+/// The entries of a folder, or the matches of a pattern.
+Paths list_entries(const std::string& path) {
+  return is_pattern(path) ? files_matching(path) : files_in(path);
 }
 
 }  // namespace
@@ -331,10 +337,34 @@ std::optional<Part> part_of_file(const std::filesystem::path& file) {
   return std::nullopt;
 }
 
+namespace {
+
+/// True if the pattern matches the file's path, which need not exist. Links are resolved in both,
+/// but for those that a wildcard stands for.
+bool matches_whole(const std::filesystem::path& pattern, const std::filesystem::path& file) {
+  std::string literal;  // the working directory, in which no character is a wildcard
+  if (pattern.is_relative()) {
+    for (const char c : std::filesystem::current_path().string() + '/') {
+      if (std::string_view("*?[]\\").find(c) != std::string_view::npos) literal += '\\';
+      literal += c;
+    }
+  }
+  std::error_code error;
+  const auto whole_pattern = std::filesystem::weakly_canonical(literal + pattern.string(), error);
+  if (error) return false;
+  const auto whole_file = std::filesystem::weakly_canonical(file, error);
+  if (error) return false;
+  return ::fnmatch(whole_pattern.c_str(), whole_file.c_str(), FNM_PATHNAME | FNM_PERIOD) == 0;
+}
+
+}  // namespace
+
 bool would_find(const std::string& path, const std::filesystem::path& file) {
   if (!part_of_file(file)) return false;
   std::error_code ignored;
   if (!is_pattern(path)) return std::filesystem::equivalent(path, file.parent_path(), ignored);
+  if (matches_whole(path, file)) return true;
+  // Links that a wildcard stands for: by the folders of the matches.
   const auto name = file.filename();
   if (::fnmatch(file_name(path).c_str(), name.c_str(), FNM_PERIOD) != 0) return false;
   return std::ranges::any_of(files_matching(path), [&](const auto& one) {
@@ -424,10 +454,6 @@ std::set<std::filesystem::path> files_matching(const std::string& pattern) {
 bool is_pattern(const std::string& path) {
   std::error_code ignored;
   return path.find_first_of("*?[") != std::string::npos && !std::filesystem::exists(path, ignored);
-}
-
-std::set<std::filesystem::path> list_entries(const std::string& path) {
-  return is_pattern(path) ? files_matching(path) : files_in(path);
 }
 
 }  // namespace lockstep::data

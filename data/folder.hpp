@@ -44,9 +44,10 @@ struct FindOptions {
 /// Lists the folder, or expands the pattern; opens no file but an NPZ archive. A file whose name
 /// ends in .csv, .tsv, .txt or .data is the whole part `only`, or the training set.
 ///
-/// Errors    throws what list_entries throws, and DataError for a part without files, more than one
-///           format, half of a pair, two files for one half, missing files of a numbered set or two
-///           of one number, or two sets that differ only in their number of files.
+/// Errors    throws DataError for a folder that is missing, no folder, unreadable or empty, a
+///           pattern without matches, a part without files, more than one format, half of a pair,
+///           two files for one half, missing files of a numbered set or two of one number, or two
+///           sets that differ only in their number of files.
 FolderFiles find_files(const std::string& path, const FindOptions& find);
 
 /// Opens the files of one part as one source; only as many files as `options.limit` needs.
@@ -82,16 +83,7 @@ bool is_pattern(const std::string& path);
 /// there are none, or a folder that may have some cannot be listed.
 std::set<std::filesystem::path> files_matching(const std::string& pattern);
 
-/// The entries of a folder, or the matches of a pattern by shell rules. Opens no file.
-///
-/// Errors   throws DataError if the folder is missing, not a folder, unreadable or empty, or the
-///          pattern has no matches.
-std::set<std::filesystem::path> list_entries(const std::string& path);
-
 /// The names of data files, by which their format is known, for messages.
 extern const char* const known_file_names;
-
-/// The hint at the end of errors about missing data.
-extern const char* const get_data;
 
 }  // namespace lockstep::data

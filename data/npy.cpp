@@ -274,7 +274,7 @@ class DictParser {
     } else if (key == "shape" && !shape_) {
       shape_ = tuple();
     } else {
-      fail("the header has an unknown entry '" + printable(key) + "', or it twice");
+      fail("the header has an unknown entry " + in_quotes(key) + ", or it twice");
     }
   }
 
@@ -294,7 +294,7 @@ NpyType type_of(const std::string& descr, const std::string& place) {
   const std::string_view type = ordered ? std::string_view(descr).substr(1) : "";
   const bool sized = order != '|' || type.ends_with('1');
   if (!sized || !contains(known, type)) {
-    throw DataError(place + ": elements of type '" + printable(descr) + "' are not read",
+    throw DataError(place + ": elements of type " + in_quotes(descr) + " are not read",
                     "save the array as uint8, float32 or another plain integer or float type: "
                     "numpy.save(path, array.astype('float32'))");
   }

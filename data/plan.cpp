@@ -131,6 +131,17 @@ std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
                                      : std::max<std::uint64_t>(examples(step), 1));
 }
 
+std::uint64_t Plan::largest_leaf() const noexcept {
+  std::uint64_t largest = leaf(0);
+  if (options_.rebatch != Rebatch::balanced) return largest;
+  // Under `balanced` step 0 may have smaller pieces than another one, if streams are empty. The
+  // sizes of a rank's pieces repeat after as many steps as there are ranks, until its stream ends.
+  for (std::uint64_t step = 1; step < std::min(steps_, options_.ranks); ++step) {
+    largest = std::max(largest, leaf(step));
+  }
+  return largest;
+}
+
 Range Plan::positions(std::uint64_t step, std::uint64_t rank) const noexcept {
   if (by_streams()) return streams_->piece(step, rank);
   const Range piece = rows(step, rank);

@@ -66,9 +66,9 @@ struct PlanOptions {
 /// The records of every rank at every step.
 ///
 /// A pure function of its options: no I/O, no communication, no state. All members are local and
-/// take constant or logarithmic time, except records(), which is linear in the piece, and those of
-/// StreamSteps with a documented cost. Memory per rank is constant under DATA; OFF and `balance`
-/// add a number or two per rank, FILE a few per file.
+/// take constant or logarithmic time, except records(), which is linear in the piece, and
+/// largest_leaf() and those of StreamSteps, with a documented cost. Memory per rank is constant
+/// under DATA; OFF and `balance` add a number or two per rank, FILE a few per file.
 ///
 /// DATA   The epoch's order is split into global batches, and each batch into one piece of whole
 ///        leaves per rank (`ceil`). Pieces are disjoint and complete (except a dropped remainder),
@@ -143,6 +143,10 @@ class Plan {
   /// Examples per leaf in `step`: the requested leaf, but no more than the step's examples, under
   /// FILE and OFF than its largest piece.
   std::uint64_t leaf(std::uint64_t step) const noexcept;
+
+  /// The most examples per leaf of any step. With `balanced` the time is at most quadratic in the
+  /// number of ranks.
+  std::uint64_t largest_leaf() const noexcept;
 
   /// Examples of `rank` at `step`.
   std::uint64_t piece_size(std::uint64_t step, std::uint64_t rank) const noexcept {

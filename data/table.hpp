@@ -13,7 +13,7 @@
 namespace lockstep::data {
 struct OpeningRanks;  // source.hpp
 
-/// What a feature that is not given is read as. A missing category is zeros in any case.
+/// What a feature that is not given is read as; a missing category is zeros, unless it is an error.
 enum class Missing : std::uint8_t {
   error,  ///< a DataError
   mean,   ///< the column's mean in the training set

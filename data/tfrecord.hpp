@@ -101,9 +101,9 @@ class TfFeatureReader {
 
 /// The records of one TFRecord file.
 ///
-/// The constructor reads the whole file, checks both checksums and every example, and stores the
-/// offset of each record (8 bytes each). read() then reads only the requested records and checks
-/// their checksums again. Local; not thread-safe.
+/// The constructor reads the file up to the last record in use (ReadOptions::limit), checks both
+/// checksums and every example, and stores the offset of each record (8 bytes each). read() then
+/// reads only the requested records and checks their checksums again. Local; not thread-safe.
 class TfRecordSource final : public StoredSource {
  public:
   /// Throws DataError, with the file, the byte offset and the record, for: a length beyond the end
@@ -217,12 +217,8 @@ class WireReader {
 
 // CRC-32C (Castagnoli), the checksum of TFRecord files.
 
-/// The checksum of `bytes`; uses the processor's CRC instruction if available.
-/// Source   RFC 3720, appendix B.4 (its examples are the test).
+/// The checksum of `bytes`. The examples of RFC 3720, appendix B.4, are its test.
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes) noexcept;
-
-/// The same with a table, for processors without the instruction.
-std::uint32_t crc32c_by_table(std::span<const std::uint8_t> bytes) noexcept;
 
 /// The masked checksum that TFRecord stores: rotated, plus a constant. A CRC of data that contains
 /// plain CRCs would be weak.

@@ -130,20 +130,17 @@ namespace {
 /// Writes a header if the format has one, then features and labels.
 class RecordWriter : public FormatWriter {
  public:
-  /// `shape.records` is the number of records in this file.
-  RecordWriter(const RecordFiles& files, RecordShape shape)
-      : FormatWriter(files), shape_(std::move(shape)) {
-    shape_.columns = {};  // needed in the constructors alone
-  }
+  RecordWriter(const RecordFiles& files, Element element)
+      : FormatWriter(files), element_(element) {}
 
   /// Appends record `index`. Throws ConfigError if the format cannot store it.
   virtual void add(std::uint64_t index, std::span<const float> features, std::int32_t label) = 0;
 
  protected:
-  const RecordShape& shape() const noexcept { return shape_; }
+  Element element() const noexcept { return element_; }
 
  private:
-  RecordShape shape_;
+  Element element_;
 };
 
 using Bytes = std::vector<std::uint8_t>;
@@ -184,7 +181,7 @@ void put_features(Bytes& bytes, Element element, std::span<const float> features
 class IdxWriter final : public RecordWriter {
  public:
   IdxWriter(const RecordFiles& files, const RecordShape& what)
-      : RecordWriter(files, what), path_(files.records) {
+      : RecordWriter(files, what.element), path_(files.records) {
     constexpr std::uint64_t max = std::numeric_limits<std::uint32_t>::max();
     constexpr std::size_t max_dims = 3;
     bool fits = what.records <= max && !what.dims.empty() && what.dims.size() <= max_dims;
@@ -220,7 +217,7 @@ class IdxWriter final : public RecordWriter {
 
 class CsvWriter final : public RecordWriter {
  public:
-  CsvWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what) {
+  CsvWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what.element) {
     if (what.features() >= max_csv_columns) {
       throw ConfigError(files.records + ": a CSV file has at most " + grouped(max_csv_columns) +
                             " columns, but there are " + grouped(what.features()) +
@@ -229,8 +226,7 @@ class CsvWriter final : public RecordWriter {
     }
     put_text(records(), "label");
     for (std::uint64_t i = 0; i < what.features(); ++i) {
-      const bool has_name = i < what.columns.size();
-      put_text(records(), has_name ? "," + csv_field(what.columns[i]) : ",x" + std::to_string(i));
+      put_text(records(), ",x" + std::to_string(i));
     }
     records().push_back('\n');
   }
@@ -247,7 +243,7 @@ class CsvWriter final : public RecordWriter {
 
 class NpyWriter final : public RecordWriter {
  public:
-  NpyWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what) {
+  NpyWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what.element) {
     std::vector<std::uint64_t> shape = {what.records};
     put_text(labels(), npy_header("<i4", shape));
     shape.insert(shape.end(), what.dims.begin(), what.dims.end());
@@ -255,7 +251,7 @@ class NpyWriter final : public RecordWriter {
   }
 
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
-    put_features(records(), shape().element, features);
+    put_features(records(), element(), features);
     put_little(labels(), static_cast<std::uint32_t>(label));
   }
 };
@@ -267,9 +263,9 @@ class TfRecordWriter final : public RecordWriter {
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
     list_.clear();
     values_.clear();
-    put_features(values_, shape().element, features);
+    put_features(values_, element(), features);
     put_field(list_, 1, values_);  // of a BytesList, or of a FloatList, packed
-    make_feature(shape().element == Element::byte ? 1 : 2);
+    make_feature(element() == Element::byte ? 1 : 2);
     features_.clear();
     add_entry("image");
     values_.clear();
@@ -336,14 +332,15 @@ class TextWriter final : public FormatWriter {
   }
 };
 
-/// Throws ConfigError for a shape that the format cannot store.
+/// Throws ConfigError for a shape that the format cannot store. `shape.records` is the number of
+/// records in this file.
 std::unique_ptr<RecordWriter> new_record_writer(Format format, const RecordFiles& files,
                                                 const RecordShape& shape) {
   switch (format) {
     case Format::idx: return std::make_unique<IdxWriter>(files, shape);
     case Format::csv: return std::make_unique<CsvWriter>(files, shape);
     case Format::npy: return std::make_unique<NpyWriter>(files, shape);
-    case Format::tfrecord: return std::make_unique<TfRecordWriter>(files, shape);
+    case Format::tfrecord: return std::make_unique<TfRecordWriter>(files, shape.element);
     case Format::cifar:
     case Format::picture: break;
   }
@@ -413,10 +410,6 @@ FinishedFiles finish_texts(const Target& target, std::uint64_t records,
   };
   return finish_files(target, records, make,
                       [&](TextWriter& writer, std::uint64_t index) { writer.add(record(index)); });
-}
-
-void write_records(const Target& target, const RecordShape& shape, const RecordAt& record) {
-  finish_records(target, shape, record).publish();
 }
 
 }  // namespace lockstep::data

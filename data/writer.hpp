@@ -24,7 +24,6 @@ struct RecordShape {
   std::uint64_t records = 0;
   std::vector<std::uint64_t> dims;  ///< shape of one record, e.g. {28, 28}
   Element element = Element::byte;
-  std::vector<std::string> columns = {};  ///< names of the features, for CSV; empty: x0, x1, ...
 
   std::uint64_t features() const noexcept;
 };
@@ -79,9 +78,6 @@ using TextsAt = std::function<const std::vector<std::string>&(std::uint64_t inde
 /// of each file; empty: there is none.
 FinishedFiles finish_texts(const Target& target, std::uint64_t records,
                            const std::vector<std::string>& header, const TextsAt& record);
-
-/// finish_records(), then publishes the files.
-void write_records(const Target& target, const RecordShape& shape, const RecordAt& record);
 
 /// Throws ConfigError for no files, or more files than records.
 void require_files(const Target& target, std::uint64_t records);

@@ -37,7 +37,9 @@ std::vector<float> features_in(const std::string& line, const train::SavedNetwor
 
 void serve(comm::Communicator& comm, const std::vector<std::string>& arguments) {
   if (comm.size() > 1) throw ConfigError("only one rank can read stdin", "start one rank");
-  if (arguments.size() != 1) throw ConfigError("one argument is missing", "give a checkpoint");
+  if (arguments.size() != 1) {
+    throw ConfigError(counted(arguments.size(), "argument"), "give one argument, a checkpoint");
+  }
   const auto saved = train::read_description(train::find_checkpoint(arguments[0]));
   train::Replica replica(saved, comm);
   const auto names = saved.info.class_names();  // empty: classes are numbers

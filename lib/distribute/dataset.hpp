@@ -32,7 +32,7 @@ struct Pass {
   std::uint64_t workers = 1;
 };
 
-/// Random numbers of one element in one epoch: word(0), word(1), ... without limit.
+/// Random numbers of one element in one epoch: word(0), word(1), ...
 ///
 /// A pure function of (seed, epoch, id, index): the numbers are the same on every rank, whatever
 /// was transformed before. Indices are below 2^32; epochs count modulo 2^32.
@@ -256,10 +256,10 @@ class InputIterator {
 /// Elements of type T in a fixed order. It describes a pipeline; nothing is read before iteration.
 ///
 /// An immutable value that is cheap to copy; transformations return new data sets. sources.hpp
-/// creates them. Elements are numbers, texts, Tensors, and pairs or tuples of them; other types can
-/// be mapped but not batched. A pass reads one epoch. All random numbers are functions of (seed,
-/// epoch, element), so a data set yields the same elements on every rank and in every pass of an
-/// epoch.
+/// creates them. Elements are numbers, texts, Tensors, and pairs, tuples and maps by name of them,
+/// structs with fields(), and variants of tensors (tensor.hpp). A pass reads one epoch. All random
+/// numbers are functions of (seed, epoch, element), so a data set yields the same elements on every
+/// rank and in every pass of an epoch.
 /// Order    random access: range_dataset, from_elements and from_source have a known size and allow
 ///          access by index, also after map, batch, repeat, take, skip, shard, enumerate, zip,
 ///          concatenate and shuffle(seed). Generators, files of unknown length, and the results of
@@ -418,9 +418,9 @@ class Dataset {
   Dataset prefetch(std::size_t depth) const { return Dataset(pipeline_.prefetch(depth)); }
 
   /// States that an epoch has `count` elements; under FILE, in each worker's files. With it, last
-  /// before batch(), distributed batches of a generator have a plan, which train::Replica needs. In
-  /// distribute_datasets_from_function each worker may have another count. It comes after
-  /// shuffle(seed).
+  /// before batch(), distributed batches of a generator have a plan under DATA, which
+  /// train::Replica needs. In distribute_datasets_from_function each worker may have another count.
+  /// It comes after shuffle(seed).
   ///
   /// Errors   reading throws DataError if there are more or fewer elements.
   Dataset assert_cardinality(std::uint64_t count) const {

@@ -56,8 +56,6 @@ constexpr std::array<const char*, topology_axes> axis_names = {"node", "rank", "
 
 std::string shape_text(std::span<const int> shape) { return "[" + joined(shape) + "]"; }
 
-bool has_gpu(const ReplicaPlace& place) { return place.device.starts_with("cuda"); }
-
 int ranks_per_node(const Cluster& cluster) {
   std::vector<int> ranks(cluster.hosts().size());
   for (const auto& place : cluster.replicas) ++ranks[static_cast<std::size_t>(place.node)];
@@ -70,16 +68,6 @@ int ranks_per_node(const Cluster& cluster) {
                       "launch as many ranks on every node");
   }
   return ranks.at(0);
-}
-
-void require_one_kind(const Cluster& cluster) {
-  for (std::size_t rank = 1; rank < cluster.replicas.size(); ++rank) {
-    if (has_gpu(cluster.replicas[rank]) == has_gpu(cluster.replicas[0])) continue;
-    throw ConfigError("rank 0 computes on " + cluster.replicas[0].device + " and rank " +
-                          std::to_string(rank) + " on " + cluster.replicas[rank].device +
-                          ": all ranks must compute on GPUs, or none",
-                      "give every rank a GPU, or none");
-  }
 }
 
 // The coordinates of position `index` in a box of that shape; the last axis varies fastest.
@@ -142,7 +130,6 @@ Topology::Topology(const DeviceCoordinates& shape) : shape_(shape) {
 Topology Topology::of(const Cluster& cluster) {
   const int nodes = static_cast<int>(cluster.hosts().size());
   const int ranks = ranks_per_node(cluster);
-  require_one_kind(cluster);
   int cores = cluster.replicas.front().cores;
   for (const auto& place : cluster.replicas) cores = std::min(cores, place.cores);
   Topology topology({nodes, ranks, 1, cores});

@@ -54,8 +54,7 @@ class Topology {
 
   /// The topology of a cluster. A rank without a GPU has one device on the GPU axis, its processor.
   /// If ranks have different numbers of cores, the smallest is used.
-  /// Errors   throws ConfigError, naming two nodes or ranks, if nodes have different numbers of
-  ///          ranks or only some ranks compute on GPUs.
+  /// Errors   throws ConfigError, naming two nodes, if nodes have different numbers of ranks.
   static Topology of(const Cluster& cluster);
 
   const DeviceCoordinates& shape() const noexcept { return shape_; }

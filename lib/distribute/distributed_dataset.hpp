@@ -180,8 +180,9 @@ class DistributedBatches {
 
   /// The examples of each rank and step: positions in the data set's order. train::Replica trains
   /// by it. It is known
-  ///   - for batches of a data set of known size, also if map was applied to them (which must then
-  ///     keep their numbers of examples); assert_cardinality gives the size of a generator;
+  ///   - for batches of a finite data set with random access (see Dataset);
+  ///   - under DATA also if map was applied to the batches (which must then keep their numbers of
+  ///     examples), or for a generator with assert_cardinality;
   ///   - under DATA if all batches are full (an endless data set, or drop_remainder): then it has
   ///     one step, which repeats;
   ///   - for data sets that a function makes if all workers' sizes are known, which may differ, and
@@ -192,7 +193,7 @@ class DistributedBatches {
   const data::Plan& plan() const;
   bool has_plan() const noexcept;
 
-  /// True if it has a plan, and its elements, the number of which is known, have no end. Local.
+  /// True if it has a plan, and it is known before reading that its batches have no end. Local.
   bool is_endless() const noexcept;
 
   /// The ranks of the Strategy. Local.

@@ -60,11 +60,12 @@ void add_training_plan(Share& share, const readers::Pipeline& dataset) {
   if (share.choice.policy != ShardPolicy::data) {
     share.why_no_plan = {
         "with `policy=" + std::string(data::name_of(share.choice.policy)) +
-            "` the numbers of examples of all workers must be known before they are read",
-        "use a data set of known size and batch it last, or `policy=data`"};
+            "` only finite data sets with random access that end in batch() have a plan",
+        "batch last, or use `policy=data`"};
     return;
   }
-  const auto examples = dataset.open_plain({})->examples_before_map();
+  const auto reader = dataset.open_plain({});
+  const auto examples = reader->examples_before_map();
   const bool finite = examples && *examples != endless;
   if (!examples && !share.drop_remainder) {
     share.why_no_plan = {
@@ -73,7 +74,8 @@ void add_training_plan(Share& share, const readers::Pipeline& dataset) {
         "batch(size, true), which leaves a smaller batch out"};
     return;
   }
-  share.has_end = finite || !examples;
+  // Of batch(n, true).repeat() only the number of batches is known, which is `endless`.
+  share.has_end = finite || (!examples && reader->count() != endless);
   share.training_plan.emplace(data::PlanOptions{.records = finite ? *examples : share.batch_size,
                                                 .batch_size = share.batch_size,
                                                 .ranks = share.ranks,

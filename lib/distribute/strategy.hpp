@@ -296,9 +296,9 @@ class Strategy {
   template <Variable T>
   Mirrored<T> create_variable(T initial) const {
     if constexpr (Number<T>) {
-      return {comm_, collective::all_tensors(comm_, Tensor<T>(initial)).front().item()};
+      return {comm_, collective::broadcast_tensor(comm_, Tensor<T>(initial)).item()};
     } else {
-      return {comm_, std::move(collective::all_tensors(comm_, initial).front())};
+      return {comm_, collective::broadcast_tensor(comm_, initial)};
     }
   }
 

@@ -106,7 +106,9 @@ class Gradients {
   void add(const DTensor<T>& value, const DTensor<T>& gradient) {
     const auto [found, is_new] = all_.try_emplace(id_of(value), gradient);
     if (is_new) return;
-    found->second = lockstep::add(aligned(found->second, value), aligned(gradient, value));
+    const auto sum = aligned(found->second, value);
+    const auto addend = aligned(gradient, value);
+    found->second = lockstep::add(sum, addend);
   }
 
   const DTensor<T>* find(const DTensor<T>& value) const {

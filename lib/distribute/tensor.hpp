@@ -557,6 +557,7 @@ std::string to_text(const TensorSpec& spec);
 using ElementSpec = std::vector<TensorSpec>;
 
 /// The spec of batches like `batch` that hold `rows` examples.
+/// Errors   throws std::invalid_argument for a part of shape ().
 template <BatchLike T>
 ElementSpec spec_of(const T& batch, std::optional<std::size_t> rows) {
   ElementSpec spec;
@@ -567,6 +568,7 @@ ElementSpec spec_of(const T& batch, std::optional<std::size_t> rows) {
   } else if constexpr (OneOfTensors<T>) {
     return std::visit([&](const auto& tensor) { return spec_of(tensor, rows); }, batch);
   } else {
+    batch.rows();  // throws for shape ()
     TensorSpec one{type_name<typename T::Value>(), {batch.shape().begin(), batch.shape().end()}};
     one.shape.front() = rows;
     spec.push_back(std::move(one));

@@ -30,11 +30,23 @@ enum class ReduceOp { sum, mean };
 namespace collective {
 using sharding::Wide;
 
-/// A tensor's shape and values as a string of bytes; take_shape() reads the shape back.
+/// The element types that ranks can send.
+template <class T>
+concept Sendable = Number<T> || std::same_as<T, std::string>;
+
+/// A tensor's shape and values as a string of bytes; take_shape() reads the shape back, unpack()
+/// the tensor.
 std::string pack(const Shape& shape, const void* values, std::size_t bytes);
-template <Number T>
+template <Sendable T>
 std::string pack(const Tensor<T>& tensor) {
-  return pack(tensor.shape(), tensor.values().data(), tensor.values().size_bytes());
+  const auto values = tensor.values();
+  if constexpr (Number<T>) {
+    return pack(tensor.shape(), values.data(), values.size_bytes());
+  } else {
+    std::string packed = pack(tensor.shape(), nullptr, 0);
+    for (const T& text : values) packed += pack({text.size()}, text.data(), text.size());
+    return packed;
+  }
 }
 
 /// The hash of a tensor's shape and bits, as hexadecimal text. Local.
@@ -54,33 +66,33 @@ void require_alike(const std::vector<Shape>& shapes, std::optional<std::size_t> 
 Shape take_shape(std::string_view& rest);
 std::string take_text(std::string_view& rest);
 
-/// The element types that ranks can send.
-template <class T>
-concept Sendable = Number<T> || std::same_as<T, std::string>;
+/// The tensor that pack() made the bytes of.
+template <Sendable T>
+Tensor<T> unpack(std::string_view bytes) {
+  Shape shape = take_shape(bytes);
+  std::vector<T> values(elements_of(shape));
+  if constexpr (Number<T>) {
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  } else {
+    for (T& text : values) text = take_text(bytes);
+  }
+  return {std::move(shape), std::move(values)};
+}
 
 /// The tensors of all ranks, in rank order. Collective.
 template <Sendable T>
 std::vector<Tensor<T>> all_tensors(comm::Communicator& comm, const Tensor<T>& mine) {
-  std::string packed;
-  if constexpr (Number<T>) {
-    packed = pack(mine);
-  } else {
-    packed = pack(mine.shape(), nullptr, 0);
-    for (const T& text : mine.values()) packed += pack({text.size()}, text.data(), text.size());
-  }
   std::vector<Tensor<T>> all;
-  for (const auto& theirs : comm::gather_text(comm, packed)) {
-    std::string_view rest = theirs;
-    Shape shape = take_shape(rest);
-    std::vector<T> copy(elements_of(shape));
-    if constexpr (Number<T>) {
-      if (!copy.empty()) std::memcpy(copy.data(), rest.data(), copy.size() * sizeof(T));
-    } else {
-      for (T& text : copy) text = take_text(rest);
-    }
-    all.emplace_back(std::move(shape), std::move(copy));
+  for (const auto& theirs : comm::gather_text(comm, pack(mine))) {
+    all.push_back(unpack<T>(theirs));
   }
   return all;
+}
+
+/// The tensor of rank 0, on every rank; those of others are ignored. Collective.
+template <Number T>
+Tensor<T> broadcast_tensor(comm::Communicator& comm, const Tensor<T>& mine) {
+  return unpack<T>(comm::broadcast_text(comm, comm.rank() == 0 ? pack(mine) : std::string()));
 }
 
 /// Removes the tensors without values; if none has values, those with fewer axes than another: a

@@ -3,11 +3,11 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cxxopts.hpp>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -172,7 +172,10 @@ std::unique_ptr<comm::Communicator> over_shared_memory(const std::string& backen
     return std::make_unique<comm::TwoLevelCommunicator>(mpi, place);
   } catch (const comm::AgreedError& error) {
     if (backend == "shared" || survives) throw;
-    if (mpi.rank() == 0) print_warning("backend auto uses MPI alone: " + error.problem());
+    if (mpi.rank() == 0) {
+      print_warning("backend " + backend +
+                    ": ranks communicate over MPI alone: " + error.problem());
+    }
     return nullptr;
   }
 }
@@ -343,29 +346,43 @@ bool is_misspelt(std::string_view word, std::string_view name) {
   return swapped || std::max(word.size(), name.size()) == 1;
 }
 
-ProgramWords words_of(int argc, char** argv) {
-  for (int i = 1; i < argc && argv[i] != std::string_view("--"); ++i) {
-    const std::string word =
-        lower_case(std::string_view(argv[i]).substr(0, std::string_view(argv[i]).find('=')));
-    if (!is_misspelt(word, "--ranks")) continue;
-    throw ConfigError("unknown flag '" + word + "'; did you mean '--ranks'?",
-                      "use --ranks N, for N ranks as threads; a flag of the program's own with "
-                      "such a name stands after --");
-  }
-  cxxopts::Options options(argv[0]);
-  options.allow_unrecognised_options().add_options()("ranks", "", cxxopts::value<std::string>());
+void require_not_misspelt(std::string_view word) {
+  const std::string name = lower_case(word.substr(0, word.find('=')));
+  if (!is_misspelt(name, "--ranks")) return;
+  throw ConfigError("unknown flag '" + name + "'; did you mean '--ranks'?",
+                    "use --ranks N, for N ranks as threads; a flag of the program's own with "
+                    "such a name stands after --");
+}
+
+std::uint64_t parse_ranks(std::string_view number) {
   try {
-    const auto words = options.parse(argc, argv);
-    ProgramWords found = {.others = words.unmatched()};
-    if (words.count("ranks") > 0) {
-      found.ranks = parse_count(words["ranks"].as<std::string>(), 1);
-    }
-    return found;
+    return parse_count(number, 1);
   } catch (const ConfigError& error) {
     throw ConfigError("--ranks: " + error.problem(), error.remedy());
-  } catch (const std::exception& error) {
-    throw ConfigError(error.what(), "use --ranks N, for N ranks as threads");
   }
+}
+
+ProgramWords words_of(int argc, char** argv) {
+  constexpr std::string_view with_value = "--ranks=";
+  ProgramWords found;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") {
+      found.others.insert(found.others.end(), argv + i + 1, argv + argc);
+      break;
+    }
+    require_not_misspelt(word);
+    if (word.starts_with(with_value)) {
+      found.ranks = parse_ranks(word.substr(with_value.size()));
+    } else if (word != "--ranks") {
+      found.others.emplace_back(word);
+    } else if (++i < argc) {
+      found.ranks = parse_ranks(argv[i]);
+    } else {
+      throw ConfigError("--ranks: a number is missing", "use --ranks N, for N ranks as threads");
+    }
+  }
+  return found;
 }
 
 /// Calls `work`; what it throws is a std::exception then.

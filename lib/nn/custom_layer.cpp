@@ -150,6 +150,7 @@ std::set<std::size_t> checked_elements(std::span<const double> gradients) {
 
 GradientCheck check_gradients(const NetworkShape& shape, const Loss<double>& loss, std::size_t rows,
                               std::uint32_t seed) {
+  if (rows == 0) throw ConfigError("check_gradients: 0 rows", "give at least 1");
   Problem problem(shape, loss, rows, seed);
   const auto gradients = problem.gradients();
   GradientCheck check;

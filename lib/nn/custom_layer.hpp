@@ -274,8 +274,9 @@ struct GradientCheck {
 /// (whole numbers of the vocabulary, with an embedding), and compares it with central differences
 /// of the loss for every weight that is not frozen, or for about sixty weights of a larger tensor
 /// and as many whose gradient is not zero. Random layers use the same random numbers in every pass.
-/// Errors   throws ConfigError if all gradients are zero, so that nothing was checked: as with one
-///          output and the default loss, which is 0 for every output. Pass the loss you train with.
+/// Errors   throws ConfigError for 0 rows, and if all gradients are zero, so that nothing was
+///          checked: as with one output and the default loss, which is 0 for every output. Pass the
+///          loss you train with.
 /// Ranks    local.
 GradientCheck check_gradients(const NetworkShape& shape,
                               const Loss<double>& loss = SoftmaxCrossEntropy<double>(),

@@ -49,7 +49,7 @@ class Reader {
     const auto* number = std::get_if<std::uint64_t>(&value);
     if (number != nullptr && *number >= 1 && *number <= max) return *number;
     std::string given = literal_of(value);  // integers below 0 are numbers as others
-    if (given.ends_with(".0")) given.resize(given.size() - 2);
+    if (given.starts_with('-') && given.ends_with(".0")) given.resize(given.size() - 2);
     throw ConfigError(std::string(key) + ": " + given + " is not a whole number in [1, " +
                           std::to_string(max) + "]",
                       "give one in this range");

@@ -53,8 +53,8 @@ struct Targets {
 template <class Real>
 std::size_t predicted_class(std::span<const Real> logits) noexcept;
 
-/// softmax(z)[predicted_class(z)]: in [1/C, 1], or NaN if a logit is NaN or +infinity. In float
-/// every operation is fixed, as in softmax_cross_entropy().
+/// softmax(z)[predicted_class(z)]: in [1/C, 1], or NaN if a logit is NaN or +infinity, or all are
+/// -infinity. In float every operation is fixed, as in softmax_cross_entropy().
 template <class Real>
 Real greatest_probability(std::span<const Real> logits) noexcept;
 

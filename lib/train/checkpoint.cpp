@@ -390,13 +390,17 @@ void verify_checkpoint(const std::filesystem::path& folder) {
   for (const auto& [name, sum] : read_manifest(folder).files) require_sum(folder / name, sum);
 }
 
+void require_intact(const std::filesystem::path& folder) {
+  verify_checkpoint(folder);
+  const JsonPlace network = place_of(folder / "network.json");
+  require_step_of_name(folder, count_in(read_object(network), "step", network));
+}
+
 namespace {
 
 /// Throws DataError unless training can continue from the checkpoint.
 void require_whole_checkpoint(const std::filesystem::path& checkpoint) {
-  verify_checkpoint(checkpoint);
-  const JsonPlace network = place_of(checkpoint / "network.json");
-  require_step_of_name(checkpoint, count_in(read_object(network), "step", network));
+  require_intact(checkpoint);
   read_state(checkpoint);
 }
 

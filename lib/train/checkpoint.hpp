@@ -159,6 +159,10 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// Ranks    local.
 void verify_checkpoint(const std::filesystem::path& folder);
 
+/// verify_checkpoint(), and compares the folder's name with the step in network.json. Throws
+/// DataError. Local.
+void require_intact(const std::filesystem::path& folder);
+
 /// The checkpoint of the greatest step in the folder `checkpoints` that verify_checkpoint() and
 /// read_state() accept and that is named after its step; nullopt if there is none. Adds the reason
 /// for each one it skips to `skipped`.

@@ -60,11 +60,11 @@ void require_trained(const nn::NetworkShape& shape) {
 void require_fitting_micro_batch(const nn::NetworkShape& shape, const data::Plan& plan,
                                  std::size_t micro_batch) {
   if (micro_batch == 0) return;
-  if (plan.leaf(0) > micro_batch) {
+  if (const std::uint64_t leaf = plan.largest_leaf(); leaf > micro_batch) {
     throw ConfigError("`micro_batch` " + std::to_string(micro_batch) +
-                          ": gradients are summed by leaves of " + std::to_string(plan.leaf(0)) +
+                          ": gradients are summed by leaves of " + std::to_string(leaf) +
                           " examples, which are computed together",
-                      "use `micro_batch=" + std::to_string(plan.leaf(0)) +
+                      "use `micro_batch=" + std::to_string(leaf) +
                           "` or more, or a smaller `leaf`, which changes the weights");
   }
   const auto sums =
@@ -95,13 +95,12 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
   const bool is_cut = needs_micro_batches(options.micro_batch, plan);
   if (is_cut) {
     buffers.rows = std::max(buffers.rows, std::min(piece, options.micro_batch));
-    buffers.blocks +=
-        static_cast<double>(micro_batch_blocks(piece, options.micro_batch, plan.leaf(0)));
+    buffers.blocks += static_cast<double>(micro_batch_blocks(piece, options.micro_batch, plan));
   } else {
     buffers.rows = std::max(buffers.rows, piece);
   }
   buffers.rows_on_host = on_device ? 0 : static_cast<double>(buffers.rows);
-  buffers.leaf = plan.leaf(0);
+  buffers.leaf = plan.largest_leaf();
   const auto ranks = static_cast<double>(plan.options().ranks);
   const auto moments = static_cast<double>(optim::moment_names(options.optimizer).size());
   buffers.blocks += moments / (canonical ? ranks : 1);

@@ -243,8 +243,8 @@ using StopRequest = std::function<std::uint64_t()>;
 /// Evaluates a network on every record that the reader's plan assigns to this rank, and sums over
 /// ranks. Calls `stop` before each batch, on all ranks or on none.
 ///
-/// The network must have rows for the plan's largest_piece(); the plan is for the ranks of
-/// `groups.batch`.
+/// A device must have rows for the plan's largest_piece(); on the processor the network needs at
+/// least one. The plan is for the ranks of `groups.batch`.
 /// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), if there
 ///          are none or their weights sum to zero, or for a record that a layer does not take (65);
 ///          ConfigError or DataError for targets
@@ -298,8 +298,9 @@ using PredictionSink = std::function<void(std::span<const Prediction>)>;
 /// rank 0 of `groups.all`, batch after batch, in global order: ids 0, 1, 2, ...
 ///
 /// Needs memory for one global batch, for any number of records. `reader` must use
-/// evaluation_plan() for the ranks of `groups.batch`; the network must have rows for its
-/// largest_piece(). With strict products the predictions do not depend on the number of ranks.
+/// evaluation_plan() for the ranks of `groups.batch`. A device must have rows for its
+/// largest_piece(); on the processor the network needs at least one. With strict products the
+/// predictions do not depend on the number of ranks.
 /// Errors   throws comm::AgreedError: a prediction that is not finite (76), a record that a layer
 ///          does not take (65), not every record predicted exactly once (70); and the errors of
 ///          reading, communication and `sink`.

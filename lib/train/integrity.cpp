@@ -1,6 +1,7 @@
 #include "lockstep/train/integrity.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
@@ -137,6 +138,14 @@ Audit::Audit(nn::Network<float>& network, const data::Plan& plan, comm::Communic
       every_(every),
       hashes_(2 * static_cast<std::size_t>(comm.size())) {
   if (!every) return;
+  const auto leaves_at = [&](std::uint64_t step) {
+    return leaves_of(plan.summed_rows(step), plan.leaf(step));
+  };
+  leaves_ = leaves_at(0);
+  if (leaves_at(plan.steps() - 1) < leaves_) {
+    short_every_ = plan.steps() / std::gcd(plan.steps(), *every);
+    if (short_every_ == 1) short_every_ = 0;  // no other batch is audited
+  }
   const std::size_t rows = plan.largest_gathered();
   weights_ = AlignedBuffer<float>(rows, comm.memory());
   if (network.loss_function().target() == nn::TargetKind::label) {
@@ -164,9 +173,22 @@ std::array<std::span<std::byte>, 2> Audit::put_targets(const data::Batch& batch)
                             : put(batch.values, values_.span(), values_each_)};
 }
 
+/// The audits up to `step`, without those of last batches with fewer leaves.
+std::uint64_t Audit::counted_audits(std::uint64_t step) const noexcept {
+  const std::uint64_t audits = step / *every_;
+  return short_every_ == 0 ? audits : audits - audits / short_every_;
+}
+
+/// The steps in which audits have visited every leaf, before and with that of `batch`.
+std::uint64_t Audit::steps_of_round(const data::Batch& batch) const noexcept {
+  const std::uint64_t leaves = std::max(leaves_, leaves_of(batch.summed_rows, batch.leaf));
+  const std::uint64_t not_counted = short_every_ == 0 ? 0 : ceil_divide(leaves, short_every_ - 1);
+  return (leaves + not_counted) * *every_;
+}
+
 void Audit::check_leaf(std::uint64_t step, const data::Batch& batch) {
   const std::uint64_t leaves = leaves_of(batch.summed_rows, batch.leaf);
-  std::uint64_t leaf = step / *every_ % leaves;
+  std::uint64_t leaf = counted_audits(step) % leaves;
   while (rows_of(batch, leaf).empty()) leaf = (leaf + 1) % leaves;  // a step has an example
   const Range rows = rows_of(batch, leaf);
   const std::size_t first = rows.begin;
@@ -247,8 +269,7 @@ void Audit::fail(std::uint64_t step, const data::Batch& batch, const std::string
   std::optional<int> wrong;
   if (right && comm_.size() > 1) wrong = by_owner == *right ? auditor : owner;
   const bool is_lasting = !right || (wrong && votes[static_cast<std::size_t>(*wrong)] != *right);
-  const std::uint64_t leaves = leaves_of(batch.summed_rows, batch.leaf);
-  const std::uint64_t round = leaves * *every_;
+  const std::uint64_t round = steps_of_round(batch);
   const std::uint64_t good = step - 1 - std::min(step - 1, is_lasting ? round : 0);
   const auto name = [&](int rank) { return "rank " + std::to_string(comm_.world_rank(rank)); };
   throw FaultFound(

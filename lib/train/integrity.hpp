@@ -130,6 +130,11 @@ class Sentinel {
 /// was wrong. If that rank now computes it right, only the audited step is in doubt; else every
 /// step of the last round of audits, which is one audit of each leaf.
 ///
+/// An epoch's last batch may have fewer leaves. Its audits do not count when the leaf is chosen, so
+/// that those of the other batches visit every leaf in turn; an interval that is a multiple of the
+/// steps of an epoch audits last batches alone. Steps are counted as whole epochs of the plan: in a
+/// program that breaks off an epoch, some leaves may never be audited.
+///
 /// Detects a wrong activation or gradient, which all ranks would use. Covers one leaf of each
 /// audited step, and all of its weight gradients. With one rank, the rank recomputes its own values
 /// and detects errors that do not repeat.
@@ -158,6 +163,8 @@ class Audit {
                        std::span<const Range> segments);
 
  private:
+  std::uint64_t counted_audits(std::uint64_t step) const noexcept;
+  std::uint64_t steps_of_round(const data::Batch& batch) const noexcept;
   std::uint64_t hash_rows(Range rows);
   [[noreturn]] void fail(std::uint64_t step, const data::Batch& batch, const std::string& what,
                          int owner, std::uint64_t by_owner, std::uint64_t by_this_rank);
@@ -165,6 +172,9 @@ class Audit {
   nn::Network<float>& network_;
   comm::Communicator& comm_;
   std::optional<std::uint64_t> every_;
+  std::uint64_t leaves_ = 0;  // of an epoch's first batch
+  // Every so many audits one is of an epoch's last batch, which has fewer leaves; 0: never, or all.
+  std::uint64_t short_every_ = 0;
   // Targets of all rows, of the kind that the loss takes; empty without audits.
   AlignedBuffer<std::int32_t> labels_;
   std::size_t values_each_ = 0;  // 0: labels

@@ -180,7 +180,7 @@ void require_keys(const ordered_json& object, const std::vector<std::string_view
   if (!object.is_object()) fail(place, "not an object in {}");
   for (const auto& [key, value] : object.items()) {
     if (contains(known, key)) continue;
-    fail(place, "unknown key '" + printable(key) + "': damaged, or of a newer version");
+    fail(place, "unknown key " + in_quotes(key) + ": damaged, or of a newer version");
   }
 }
 

@@ -17,15 +17,17 @@ bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept {
   return limit > 0 && limit < rows_needed(Exchange::partial_sums, plan);
 }
 
-std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept {
-  const std::size_t each = node_rows(limit, leaf);
+std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit,
+                               const data::Plan& plan) noexcept {
+  const std::size_t each =
+      std::min(node_rows(limit, plan.leaf(0)), node_rows(limit, plan.largest_leaf()));
   return rows <= each ? 0 : tree_slots(ceil_divide(rows, each));
 }
 
 MicroBatches::MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan)
     : network_(network), limit_(limit), results_(plan.largest_piece()) {
   const std::size_t rows = rows_needed(Exchange::partial_sums, plan);
-  waiting_ = AlignedBuffer<float>(micro_batch_blocks(rows, limit, plan.leaf(0)) *
+  waiting_ = AlignedBuffer<float>(micro_batch_blocks(rows, limit, plan) *
                                   network.parameters().values().size());
 }
 

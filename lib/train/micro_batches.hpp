@@ -24,7 +24,8 @@ namespace lockstep::train {
 bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept;
 
 /// The number of blocks of the weights' length that MicroBatches needs for `rows` rows of a rank.
-std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t leaf) noexcept;
+std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit,
+                               const data::Plan& plan) noexcept;
 
 /// Computes one rank's piece of each step in micro-batches. Local; one thread.
 ///
@@ -34,8 +35,9 @@ std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit, std::size_t 
 /// no such parts; a replica refuses it.
 class MicroBatches {
  public:
-  /// Of node_rows(limit, leaf) examples each, for the pieces of `plan`; `limit` is at least a leaf.
-  /// `network` must outlive this and have rows for `limit` examples. Throws std::bad_alloc.
+  /// Of node_rows(limit, leaf) examples each, for the pieces of `plan`; `limit` is at least
+  /// Plan::largest_leaf(). `network` must outlive this and have rows for `limit` examples. Throws
+  /// std::bad_alloc.
   MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan);
 
   /// Sets the features of the next batch, [piece.size(), features] row-major, which must stay valid

@@ -180,7 +180,9 @@ class PanelDrawing {
         greatest = std::max(greatest, y);
       }
     }
-    if (least > greatest) least = greatest = 0;
+    const double origin = panel.is_logarithmic ? 1 : 0;  // of the axes of a panel without points
+    if (first > last) first = last = origin;
+    if (least > greatest) least = greatest = origin;
     if (panel.is_logarithmic) {
       x_ = logarithmic_axis(first, last);
       y_ = logarithmic_axis(least, greatest);
@@ -270,7 +272,7 @@ class PanelDrawing {
   void draw_curve(const Curve& curve) const {
     canvas_.set(color_of(curve));
     if (curve.is_line) draw_line(curve);
-    if (curve.points.size() > 30) return;  // of which marks would be a band
+    if (curve.is_line && curve.points.size() > 30) return;  // whose marks would be a band
     const double radius = curve.is_line ? 2.6 : point_radius;
     for (const auto& [x, y] : curve.points) {
       if (std::isfinite(y)) canvas_.dot(x_of(x), y_of(y), radius);

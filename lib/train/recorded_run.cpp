@@ -178,53 +178,27 @@ std::string run_file_in(const std::filesystem::path& folder) {
   return "";
 }
 
-namespace {
-
-/// What `read` finds in a run's summary.json; nullopt if the file cannot be read, or for what
-/// `read` throws a DataError.
-template <class Read>
-auto found_in_summary(const std::filesystem::path& folder, Read read)
-    -> decltype(read(ordered_json(), JsonPlace())) {
+std::optional<RunEnd> recorded_end(const std::filesystem::path& folder) {
   const JsonPlace place = place_in_run(folder / "summary.json");
   try {
-    return read(parse_object(read_text(place.path), place), place);
+    const ordered_json json = parse_object(read_text(place.path), place);
+    RunEnd end = {text_in(json, "status", place)};
+    if (end.status == "running") return std::nullopt;
+    if (end.status != "finished") {
+      end.exit_code = count_in(json, "exit_code", place);
+      end.cause = text_in(json, "cause", place);
+    } else if (json.contains("stopped_early") && json["stopped_early"] == true) {
+      end.stopped_early_after = count_in(json, "steps", place);
+    }
+    return end;
   } catch (const DataError&) {
     return std::nullopt;
   }
 }
 
-/// summary.json of a finished run; nullopt: it is not finished, or the file cannot be read.
-std::optional<ordered_json> summary_of_finished(const std::filesystem::path& folder) {
-  return found_in_summary(
-      folder, [](const ordered_json& json, const JsonPlace& place) -> std::optional<ordered_json> {
-        if (text_in(json, "status", place) != "finished") return std::nullopt;
-        return json;
-      });
-}
-
-}  // namespace
-
-std::optional<RunEnd> recorded_end(const std::filesystem::path& folder) {
-  return found_in_summary(
-      folder, [](const ordered_json& json, const JsonPlace& place) -> std::optional<RunEnd> {
-        if (!json.contains("cause")) return std::nullopt;
-        return RunEnd{text_in(json, "status", place), count_in(json, "exit_code", place),
-                      text_in(json, "cause", place)};
-      });
-}
-
 bool is_finished(const std::filesystem::path& folder) {
-  return summary_of_finished(folder).has_value();
-}
-
-std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& folder) {
-  const auto json = summary_of_finished(folder);
-  if (!json) return std::nullopt;
-  const auto stopped = json->find("stopped_early");
-  const auto steps = json->find("steps");
-  if (stopped == json->end() || *stopped != true) return std::nullopt;
-  if (steps == json->end() || !steps->is_number_unsigned()) return std::nullopt;
-  return steps->get<std::uint64_t>();
+  const auto end = recorded_end(folder);
+  return end && end->status == "finished";
 }
 
 }  // namespace lockstep::train

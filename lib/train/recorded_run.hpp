@@ -67,23 +67,20 @@ void add_figures(nlohmann::ordered_json& object, const std::string& set, const S
 SetFigures figures_in(const nlohmann::ordered_json& object, const std::string& set,
                       const JsonPlace& place);
 
-/// The end of a run that was stopped or failed.
+/// The end of a run.
 struct RunEnd {
-  std::string status;  ///< "stopped" or "failed"
-  std::uint64_t exit_code = 0;
-  std::string cause;
+  std::string status;           ///< "finished", "stopped" or "failed"
+  std::uint64_t exit_code = 0;  ///< not 0 if the run was stopped or failed
+  std::string cause = {};       ///< of a run that was stopped or failed
+  std::optional<std::uint64_t> stopped_early_after = {};  ///< the last step, if it ended early
 };
 
-/// The end that summary.json records; nullopt: the run was neither stopped nor failed, or the file
-/// cannot be read. Local.
+/// The end that summary.json records; nullopt: the run has not ended, or the file cannot be read.
+/// Local.
 std::optional<RunEnd> recorded_end(const std::filesystem::path& folder);
 
 /// True if the run's summary.json says that it is finished; false if it cannot be read. Local.
 bool is_finished(const std::filesystem::path& folder);
-
-/// The step after which a finished run stopped early, as its summary.json says; nullopt: it did
-/// not. Local.
-std::optional<std::uint64_t> stopped_early_after(const std::filesystem::path& folder);
 
 /// What a run directory holds.
 inline constexpr std::array run_entries{"config.toml",  "summary.json", "metrics.jsonl",

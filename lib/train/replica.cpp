@@ -78,7 +78,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   });
   comm::require_equal(groups_.all, "the replica",
                       {{"exchange", exchange == Exchange::activations ? "activations" : "sums"}},
-                      "give all ranks the same `exchange`");
+                      "give all ranks the same `exchange` and `micro_batch`, or `exchange=sums`");
   make_device(options);
   comm::together(groups_.all, [&] {
     parts_->sentinel =

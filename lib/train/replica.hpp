@@ -104,7 +104,7 @@ class Replica {
           const ReplicaOptions& options = {});
 
   /// The same with the plan of a distributed data set, on the ranks of its Strategy. A generator
-  /// has one if it states its number of elements (Dataset::assert_cardinality);
+  /// has one under DATA if it states its number of elements (Dataset::assert_cardinality);
   /// DistributedBatches::plan says which data sets have one.
   ///
   /// Errors   also throws comm::AgreedError (2) if the data set has no plan, with the reason.

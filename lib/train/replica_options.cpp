@@ -235,6 +235,8 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
     settings.insert(
         settings.end(),
         {{"plan", to_hex(plan->digest())},
+         {"balance", plan->options().balance ? "leaves " + joined(plan->shares(), ", ", number)
+                                             : std::string("no")},
          {"seed", number(options.seed.first) + ", " + number(options.seed.second)},
          {"class_weights",
           joined(options.class_weights, ", ", [](float weight) { return shortest(weight); })},

@@ -58,10 +58,11 @@ enum class DeviceExchange {
 /// Options of a replica. The defaults are those of `lockstep train` but for nccl_timeout, so the
 /// same data gives the same weights.
 ///
-/// Ranks may differ in simd, zeros, threads and prefetch; in micro_batch unless the mesh has
-/// "model"; in products and device unless the reduction is allreduce. Ranks with a device have the
-/// same share_device and device_exchange. All
-/// other values must be the same on all ranks; functions are not compared.
+/// Ranks may differ in simd, zeros, threads and prefetch; in products and device unless the
+/// reduction is allreduce; and in micro_batch, unless the mesh has "model", if all have one, or
+/// with `exchange = partial_sums` or reduction allreduce. Ranks with a device have the same
+/// share_device and device_exchange. All other values must be the same on all ranks; functions are
+/// not compared.
 struct ReplicaOptions {
   nn::SeedPair seed = {22, 23};  ///< of the initial weights, and of random layers
   /// `lockstep train` rounds the learning rate to float32: a program that wants the weights of its

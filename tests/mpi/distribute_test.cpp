@@ -48,6 +48,20 @@ TEST_CASE("data sets are shared out over MPI", "[mpi][distribute]") {
   }
 }
 
+TEST_CASE("replicas without data take no part in a mean over MPI", "[mpi][distribute]") {
+  auto& comm = test::mpi_world();
+  Strategy strategy(comm);
+  auto distributed = strategy.distribute_dataset(range_dataset(8).batch(4));
+  const auto first = distributed.make_iterator().next();
+  const auto doubles = strategy.run(
+      [](const Tensor<std::int64_t>& x) {
+        return x.map([](std::int64_t i) { return static_cast<double>(i); });
+      },
+      first);
+  REQUIRE_ON_ALL(comm, strategy.describe(first) == told(8, 4, comm.size()).front());
+  REQUIRE_ON_ALL(comm, strategy.reduce(ReduceOp::mean, doubles, 0).item() == (0.0 + 1 + 2 + 3) / 4);
+}
+
 TEST_CASE("streams from functions end together over MPI", "[mpi][distribute]") {
   auto& comm = test::mpi_world();
   Strategy strategy(comm);

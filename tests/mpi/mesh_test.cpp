@@ -3,29 +3,19 @@
 
 #include <catch2/catch.hpp>
 
-#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/distribute/operations.hpp"
 #include "tests/support/layouts.hpp"
 #include "tests/support/mpi_world.hpp"
+#include "tests/support/refusal.hpp"
 #include "tests/support/require_on_all.hpp"
 
 using namespace lockstep;
 using test::counting;
+using test::refusal_of;
 
 namespace {
 
 constexpr auto none = Layout::unsharded;
-
-/// The AgreedError that `body` throws here: "2: text".
-template <class Body>
-std::string refusal_of(Body body) {
-  try {
-    body();
-  } catch (const comm::AgreedError& error) {
-    return std::to_string(static_cast<int>(error.code())) + ": " + error.what();
-  }
-  return "nothing";
-}
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

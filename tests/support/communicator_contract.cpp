@@ -410,12 +410,11 @@ void shared_work_fails_on_one(Communicator& comm, Findings& findings) {
   }
 }
 
-void equal_settings(Communicator& comm, Findings& findings) {
+void equal_settings(Communicator& comm, Findings&) {
   comm::require_equal(comm, "the configuration", {});
   comm::KeyValues settings = {{"seed", "22"}, {"layers", "700,500"}};
   if (comm.rank() % 2 == 1) std::reverse(settings.begin(), settings.end());
   comm::require_equal(comm, "the configuration", settings);
-  findings.expect(true, "");
 }
 
 void one_odd_rank(Communicator& comm, Findings& findings) {

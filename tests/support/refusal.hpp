@@ -1,4 +1,4 @@
-// What all ranks say when they refuse together.
+// The error that ranks agree on, as a text.
 #pragma once
 
 #include <string>
@@ -8,18 +8,21 @@
 
 namespace lockstep::test {
 
-/// "2: text" of the AgreedError that `body(comm)` throws on every rank; "nothing" without one.
-/// Throws std::logic_error where ranks say different things.
+/// "2: text" of the AgreedError that `body()` throws here; "nothing" without one.
+template <class Body>
+std::string refusal_of(Body body) {
+  try {
+    body();
+  } catch (const comm::AgreedError& error) {
+    return std::to_string(static_cast<int>(error.code())) + ": " + error.what();
+  }
+  return "nothing";
+}
+
+/// The same of `body(comm)` on every rank. Throws std::logic_error where their texts differ.
 template <class Body>
 std::string refusal(int ranks, Body body) {
-  return on_all(ranks, [&](comm::Communicator& comm) -> std::string {
-    try {
-      body(comm);
-    } catch (const comm::AgreedError& error) {
-      return std::to_string(static_cast<int>(error.code())) + ": " + error.what();
-    }
-    return "nothing";
-  });
+  return on_all(ranks, [&](comm::Communicator& comm) { return refusal_of([&] { body(comm); }); });
 }
 
 }  // namespace lockstep::test

@@ -43,8 +43,8 @@ int chosen_device();
 /// From now on the `count`-th call from now (1: the next) of the function named so fails.
 void fail(const std::string& function, cudaError_t error, int count = 1);
 
-/// The names of the calls since the last one of this function, in order, of all threads; kernels by
-/// "kernel". clear with take_log().
+/// The names of the calls of all threads since the last take_log(), in order; a kernel is named
+/// "kernel".
 std::vector<std::string> take_log();
 
 /// Adds a name to the log, and gives the error that was asked for it: for other fakes.

@@ -165,6 +165,7 @@ TEST_CASE("a bad layer is refused with its place", "[config][layers]") {
     CHECK_THROWS_WITH(layer("kind = 'dense'\nwidth = " + std::string(width) + "\n"),
                       Contains("width") && Contains("whole number in [1,"));
   }
+  CHECK_THROWS_WITH(layer("kind = 'dense'\nwidth = 64.0\n"), Contains("width: 64.0 is not a"));
   for (const char* rate : {"1", "-0.5", "nan", "inf", "'x'"}) {
     CHECK_THROWS_WITH(layer("kind = 'dropout'\nrate = " + std::string(rate) + "\n"),
                       Contains("number in [0, 1)"));

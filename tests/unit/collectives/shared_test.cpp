@@ -2,6 +2,7 @@
 #include "lockstep/collectives/shared.hpp"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -193,6 +194,22 @@ TEST_CASE("a region that is not there is an error with a way out", "[collectives
   std::string address = region.address();
   CHECK(comm::SharedRegion::open(address).size() == region.size());
   CHECK_THROWS_WITH(comm::SharedRegion::open("7" + address), Catch::Contains("another file"));
+}
+
+TEST_CASE("a region longer than files may be is an error, and no signal", "[collectives]") {
+  rlimit before = {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  std::string refusal;
+  try {
+    comm::SharedRegion::create((1 << 20) + 1);
+  } catch (const ConfigError& error) {
+    refusal = error.what();
+  }
+  const bool is_restored = ::setrlimit(RLIMIT_FSIZE, &before) == 0;
+  REQUIRE(is_restored);
+  CHECK_THAT(refusal, Catch::Contains("1.0 MB") && Catch::Contains("ulimit -f"));
 }
 
 TEST_CASE("a region's memory ends", "[collectives]") {

@@ -144,6 +144,33 @@ TEST_CASE("compressed content keeps and allows as much as it is told", "[data]")
   CHECK(at(header, whole.size() - 1, 1).front() == whole.back());
 }
 
+TEST_CASE("compressed content is decompressed as far as it is asked for", "[data]") {
+  const TemporaryFolder folder;
+  const Bytes whole = large();
+  const Bytes compressed = gzip(whole);
+  const auto path = folder.write("packed.gz", compressed);
+  Content packed(path);
+  {
+    const TemporaryPlace place("/nowhere/at/all");  // beyond what is kept in memory it fails
+    CHECK(packed.available(10) == 10);
+    CHECK(packed.available(Content::max_in_memory) == Content::max_in_memory);
+    CHECK(at(packed, 5, 3) == Bytes(whole.begin() + 5, whole.begin() + 8));
+  }
+  CHECK(packed.available(whole.size() + 1) == whole.size());
+  CHECK(packed.available(Content::all) == whole.size());
+  CHECK(at(packed, whole.size() - 1, 1).front() == whole.back());
+  CHECK_THAT(message_of<DataError>([&] { at(packed, whole.size() - 1, 2); }),
+             StartsWith(path.string() + ": byte ") && Contains("ends too early"));
+  packed.finish();
+  CHECK(packed.available(Content::all) == whole.size());
+  Content plain(folder.write("plain", whole));
+  CHECK(plain.available(10) == 10);
+  CHECK(plain.available(Content::all) == whole.size());
+  Content cut(folder.write("cut.gz", std::span(compressed).first(1000)));
+  CHECK_THAT(message_of<DataError>([&] { cut.available(Content::all); }),
+             Contains("the gzip stream ends too early"));
+}
+
 TEST_CASE("without room for what is decompressed, that is what is said", "[data]") {
   const TemporaryFolder folder;
   Content packed(folder.write("packed.gz", gzip(large())));

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/data/writer.hpp"
 #include "tests/support/no_root.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
@@ -256,11 +255,11 @@ TEST_CASE("a FIFO or a folder in a file's place is refused at once", "[data]") {
 
 void write_part(const std::filesystem::path& folder, const char* part, data::Format format,
                 std::uint64_t files = 1, data::Element element = data::Element::byte) {
-  data::write_records({folder, part, format, files}, {6, {3}, element},
-                      [](std::uint64_t index, std::span<float> features) {
-                        std::fill(features.begin(), features.end(), static_cast<float>(index));
-                        return static_cast<std::int32_t>(index);
-                      });
+  write_records({folder, part, format, files}, {6, {3}, element},
+                [](std::uint64_t index, std::span<float> features) {
+                  std::fill(features.begin(), features.end(), static_cast<float>(index));
+                  return static_cast<std::int32_t>(index);
+                });
 }
 
 TEST_CASE("two formats in a folder are told apart only by the flag", "[data]") {

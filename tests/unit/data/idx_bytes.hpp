@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/data/source.hpp"
+#include "lockstep/data/writer.hpp"
 
 namespace lockstep::test {
 
@@ -86,6 +87,12 @@ inline Records read_all(data::Source& source) {
   std::vector<std::uint64_t> ids(source.records());
   std::iota(ids.begin(), ids.end(), 0U);
   return read(source, ids);
+}
+
+/// Writes the records into the files of `target`.
+inline void write_records(const data::Target& target, const data::RecordShape& shape,
+                          const data::RecordAt& record) {
+  data::finish_records(target, shape, record).publish();
 }
 
 /// The message of the E that `call` throws; fails loudly where it throws none.

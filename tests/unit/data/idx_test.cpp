@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/data/writer.hpp"
 #include "tests/support/no_root.hpp"
 #include "tests/support/peak_memory.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -303,13 +302,13 @@ TEST_CASE("MNIST itself, packed", "[data]") {
   TemporaryFolder plain;
   IdxSource whole(folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte.gz",
                   {.limit = {}, .divide_by = 1.0F});
-  data::write_records({plain.path(), "train", data::Format::idx, 1},
-                      {60000, {28, 28}, data::Element::byte},
-                      [&](std::uint64_t index, std::span<float> features) {
-                        const auto record = read(whole, {index});
-                        std::copy(record.x.begin(), record.x.end(), features.begin());
-                        return record.labels.front();
-                      });
+  write_records({plain.path(), "train", data::Format::idx, 1},
+                {60000, {28, 28}, data::Element::byte},
+                [&](std::uint64_t index, std::span<float> features) {
+                  const auto record = read(whole, {index});
+                  std::copy(record.x.begin(), record.x.end(), features.begin());
+                  return record.labels.front();
+                });
   IdxSource unpacked(plain.path() / "train-images-idx3-ubyte",
                      plain.path() / "train-labels-idx1-ubyte", {});
   REQUIRE(read_all(unpacked) == read_all(train));

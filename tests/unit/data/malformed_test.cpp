@@ -32,10 +32,10 @@ struct Victim {
   Victim(Format what, bool numbers) : format(what) {
     const data::RecordShape shape{
         records, {3, 4}, numbers ? data::Element::number : data::Element::byte};
-    data::write_records({folder.path(), "train", format, 1}, shape,
-                        [&](std::uint64_t index, std::span<float> features) {
-                          return record_of(index, features, numbers);
-                        });
+    write_records({folder.path(), "train", format, 1}, shape,
+                  [&](std::uint64_t index, std::span<float> features) {
+                    return record_of(index, features, numbers);
+                  });
     files = data::files_of({folder.path(), "train", format, 1}).front();
   }
 

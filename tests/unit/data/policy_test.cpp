@@ -57,6 +57,7 @@ PlanOptions drawn(std::mt19937_64& random) {
 
 void require_shapes(const Plan& plan, const Dealt& all) {
   const std::uint64_t ranks = plan.options().ranks;
+  const std::uint64_t largest_leaf = plan.largest_leaf();
   for (std::uint64_t step = 0; step < all.size(); ++step) {
     std::uint64_t sum = 0;
     std::uint64_t largest = 0;
@@ -67,6 +68,7 @@ void require_shapes(const Plan& plan, const Dealt& all) {
     REQUIRE(sum > 0);
     REQUIRE(plan.examples(step) == sum);
     REQUIRE(plan.leaf(step) >= 1);
+    REQUIRE(plan.leaf(step) <= largest_leaf);
     REQUIRE(plan.block(step) >= largest);
     REQUIRE(plan.block(step) < largest + plan.leaf(step));
     REQUIRE(plan.block(step) % plan.leaf(step) == 0);
@@ -135,6 +137,19 @@ TEST_CASE("balanced pieces differ by one and add up to the batch", "[rebatch]") 
       REQUIRE(step == batch);
     }
   }
+}
+
+TEST_CASE("where a stream is empty, a later step may have the largest leaf", "[rebatch]") {
+  const Plan plan({.records = 2100,
+                   .batch_size = 191,
+                   .ranks = 3,
+                   .drop_remainder = true,
+                   .policy = ShardPolicy::file,
+                   .rebatch = Rebatch::balanced,
+                   .file_records = {100, 1000, 1000}});
+  CHECK(plan.leaf(0) == 8);   // of 127 examples
+  CHECK(plan.leaf(2) == 16);  // of 128
+  CHECK(plan.largest_leaf() == 16);
 }
 
 TEST_CASE("FILE and OFF deal as the guide tells, whatever the numbers", "[policy]") {

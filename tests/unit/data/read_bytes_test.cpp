@@ -9,7 +9,6 @@
 #include "lockstep/data/stored_source.hpp"
 #include "lockstep/data/synthetic.hpp"
 #include "lockstep/data/transform.hpp"
-#include "lockstep/data/writer.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/data/idx_bytes.hpp"
 
@@ -33,8 +32,8 @@ std::int32_t random_record(std::uint64_t index, std::span<float> features) {
 struct Written {
   Written(Format format, std::uint64_t files, Element element = Element::byte) {
     for (const char* part : {"train", "test"}) {
-      data::write_records({folder.path(), part, format, files}, {record_count, {7, 5}, element},
-                          random_record);
+      write_records({folder.path(), part, format, files}, {record_count, {7, 5}, element},
+                    random_record);
     }
   }
 

@@ -55,7 +55,7 @@ data::DataSet open(const TemporaryFolder& folder) {
 void write_set(const TemporaryFolder& folder, Format format, std::uint64_t files,
                const RecordShape& shape, const data::RecordAt& record) {
   for (const char* part : {"train", "test"}) {
-    data::write_records({folder.path(), part, format, files}, shape, record);
+    write_records({folder.path(), part, format, files}, shape, record);
   }
 }
 
@@ -79,15 +79,6 @@ TEST_CASE("what is written in any format is what is read", "[data]") {
   const auto pairs = data::find_files(folder.path().string(), {});
   CHECK(pairs.format == format);
   CHECK(pairs.train.size() == files);
-}
-
-TEST_CASE("CSV keeps the names of columns", "[data]") {
-  const TemporaryFolder folder;
-  const std::vector<std::string> columns = {"", "size, cm", "\"x\"", "a; b; c; d; e"};
-  write_set(folder, Format::csv, 2, {9, {4}, Element::number, columns}, number_record);
-  const auto set = open(folder);
-  CHECK(set.train->columns() == columns);
-  CHECK(read_all(*set.train) == written(9, 4, number_record));
 }
 
 TEST_CASE("texts are written as CSV, with the header in each file", "[data]") {
@@ -124,8 +115,8 @@ TEST_CASE("files are runs of records that differ by at most one", "[data]") {
 
 TEST_CASE("IDX files are written byte by byte as the format says", "[data]") {
   const TemporaryFolder folder;
-  data::write_records({folder.path(), "train", Format::idx, 1}, {700, {3, 4}, Element::byte},
-                      byte_record);
+  write_records({folder.path(), "train", Format::idx, 1}, {700, {3, 4}, Element::byte},
+                byte_record);
   REQUIRE(read_bytes(folder.path() / "train-images-idx3-ubyte") == images(700));
   REQUIRE(read_bytes(folder.path() / "train-labels-idx1-ubyte") == labels(700));
   const auto entries = std::filesystem::directory_iterator(folder.path());
@@ -137,7 +128,7 @@ TEST_CASE("what a format cannot hold is refused, and leaves nothing", "[data]") 
   const auto error = [&](Format format, std::uint64_t files, const RecordShape& shape,
                          const data::RecordAt& record) {
     return message_of<ConfigError>([&] {
-      data::write_records({folder.path(), "train", format, files}, shape, record);
+      write_records({folder.path(), "train", format, files}, shape, record);
     });
   };
   CHECK_THAT(error(Format::idx, 1, {5, {4}, Element::number}, number_record),
@@ -169,7 +160,7 @@ TEST_CASE("a failed write leaves what was there", "[data]") {
     if (index == 3) throw std::runtime_error("no more");
     return 0;
   };
-  REQUIRE_THROWS_WITH(data::write_records(target, {4, {1}, Element::byte}, failing), "no more");
+  REQUIRE_THROWS_WITH(write_records(target, {4, {1}, Element::byte}, failing), "no more");
   REQUIRE(read_bytes(old) == images(1));
   const auto entries = std::filesystem::directory_iterator(folder.path());
   REQUIRE(std::distance(begin(entries), end(entries)) == 1);
@@ -178,11 +169,11 @@ TEST_CASE("a failed write leaves what was there", "[data]") {
 TEST_CASE("a folder that cannot be written to is an output error", "[data]") {
   const TemporaryFolder folder;
   const auto missing = folder.path() / "missing";
-  REQUIRE_THAT(message_of<OutputError>([&] {
-                 data::write_records({missing, "train", Format::csv, 1}, {1, {1}, Element::byte},
-                                     byte_record);
-               }),
-               StartsWith((missing / "train.csv").string() + ": cannot create: No such file"));
+  REQUIRE_THAT(
+      message_of<OutputError>([&] {
+        write_records({missing, "train", Format::csv, 1}, {1, {1}, Element::byte}, byte_record);
+      }),
+      StartsWith((missing / "train.csv").string() + ": cannot create: No such file"));
 }
 
 /// Lets no file of this process grow beyond `bytes`: what a full disk looks like.
@@ -213,8 +204,8 @@ TEST_CASE("a disk that fills up is an output error and leaves nothing", "[data]"
   {
     const FileSizeLimit limit(10000);
     what = message_of<OutputError>([&] {
-      data::write_records({folder.path(), "train", format, 1}, {200, {28, 28}, Element::byte},
-                          byte_record);
+      write_records({folder.path(), "train", format, 1}, {200, {28, 28}, Element::byte},
+                    byte_record);
     });
   }
   REQUIRE_THAT(what, StartsWith(folder.path().string() + "/train") && Contains(": cannot write: "));

@@ -11,6 +11,7 @@
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/fakes/cuda/fake_nccl.hpp"
 #include "tests/support/per_rank.hpp"
+#include "tests/support/soon.hpp"
 #include "tests/unit/device/on_devices.hpp"
 
 using namespace lockstep;
@@ -25,7 +26,7 @@ using test::uploaded;
 
 namespace {
 
-constexpr auto soon = 300ms;
+constexpr auto short_limit = 300ms;
 
 /// The error of every rank, or "" for one that has none.
 std::vector<std::string> errors(int ranks, const Body& body, std::chrono::milliseconds limit) {
@@ -65,13 +66,10 @@ std::vector<std::string> start_errors(int ranks, std::chrono::milliseconds limit
   });
 }
 
-/// Until threads that were left alone have ended.
-void settle() {
-  const auto deadline = std::chrono::steady_clock::now() + 5s;
-  while (fake_nccl::calls_in_progress() + fake_nccl::live_communicators() != 0 &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(1ms);
-  }
+/// Waits for threads that were left alone; false if one of them or a communicator does not end.
+bool all_end() {
+  return test::soon(
+      [] { return fake_nccl::calls_in_progress() + fake_nccl::live_communicators() == 0; });
 }
 
 }  // namespace
@@ -148,7 +146,7 @@ TEST_CASE("device: NCCL that cannot start ends all ranks with the reason",
   SECTION("one rank fails at once, and the others wait for it") {
     fake_nccl::fail("ncclCommInitRank", ncclSystemError, 1);
     const auto begin = std::chrono::steady_clock::now();
-    const auto texts = start_errors(3, soon, false);
+    const auto texts = start_errors(3, short_limit, false);
     CHECK(std::chrono::steady_clock::now() - begin < 5s);
     for (const auto& text : texts) {
       CHECK_THAT(text, Catch::StartsWith("86 rank 1 on "));
@@ -159,7 +157,7 @@ TEST_CASE("device: NCCL that cannot start ends all ranks with the reason",
   }
   SECTION("one rank never ends") {
     fake_nccl::hold_start(1, true);
-    for (const auto& text : start_errors(3, soon, false)) {
+    for (const auto& text : start_errors(3, short_limit, false)) {
       CHECK_THAT(text,
                  Catch::StartsWith("86 ncclCommInitRank between 3 ranks: not done after 0.3 s"));
     }
@@ -170,8 +168,7 @@ TEST_CASE("device: NCCL that cannot start ends all ranks with the reason",
       CHECK_THAT(text, Catch::Contains("ncclCommInitRank: invalid usage"));
     }
   }
-  settle();
-  REQUIRE(fake_nccl::live_communicators() == 0);
+  REQUIRE(all_end());
 }
 
 TEST_CASE("device: a call that fails aborts", "[device][collectives]") {
@@ -187,7 +184,7 @@ TEST_CASE("device: a call that fails aborts", "[device][collectives]") {
         device.shift(std::span<const float>(values.span()), more.span());
         device.wait("the sums of step 3");
       },
-      soon);
+      short_limit);
   CHECK_THAT(texts[1],
              Catch::Equals(function + " on rank 1 of 2: invalid usage: what NCCL said last"));
   CHECK_THAT(texts[0],
@@ -210,7 +207,7 @@ TEST_CASE("device: a rank that does not come is named", "[device][collectives]")
         device.all_reduce(values.span());
         device.wait("the second sum");
       },
-      soon);
+      short_limit);
   CHECK(std::chrono::steady_clock::now() - begin < 3s);
   CHECK(texts[1].empty());
   const std::string lagging = " of 3: not done after 0.3 s; rank 1 on " + host_name() +
@@ -227,7 +224,7 @@ TEST_CASE("device: a rank that has left is named", "[device][collectives]") {
   comm::run_ranks(2, [&](Communicator& host) {
     cuda::select_device(host.rank());
     const cuda::Stream stream;
-    auto device = make_nccl_communicator(host, stream, soon);
+    auto device = make_nccl_communicator(host, stream, short_limit);
     const auto values = uploaded(std::vector<float>(4), stream);
     if (host.rank() == 1) device.reset();
     host.all_agree(true);
@@ -251,7 +248,7 @@ TEST_CASE("device: ranks that all came blame a device or a link", "[device][coll
         if (host.rank() == 0) device.all_reduce(values.span());
         device.wait("the sum");
       },
-      soon);
+      short_limit);
   // Rank 1 forgot its call, which no count tells.
   CHECK_THAT(texts[0], Catch::Contains("all 2 ranks of ") &&
                            Catch::Contains(" have come to it: a device, or the link"));
@@ -284,7 +281,7 @@ TEST_CASE("device: an error that comes with the result is not missed", "[device]
         fake_nccl::break_link(0, ncclSystemError);
         device.wait("nothing");
       },
-      soon);
+      short_limit);
   CHECK_THAT(texts[0], Catch::Contains("unhandled system error"));
 }
 
@@ -300,13 +297,12 @@ TEST_CASE("device: an abort that waits for graphs holds nobody up", "[device][co
         graph.enqueue(stream);
         device.wait("the step");
       },
-      soon);
+      short_limit);
   CHECK(std::chrono::steady_clock::now() - begin < 5s);
   CHECK_THAT(texts[0], Catch::Contains("rank 1 on "));
   CHECK(fake_nccl::calls_in_progress() == 1);
   fake_nccl::hold_aborts(false);
-  settle();
-  REQUIRE(fake_nccl::live_communicators() == 0);
+  REQUIRE(all_end());
 }
 
 TEST_CASE("device: after an error the communicator refuses", "[device][collectives]") {
@@ -327,7 +323,7 @@ TEST_CASE("device: after an error the communicator refuses", "[device][collectiv
           text = error.what();
         }
       },
-      soon);
+      short_limit);
   CHECK_THAT(text,
              Catch::Equals("nccl on rank 0 of 2: the communicator was aborted after an error"));
 }

@@ -8,6 +8,7 @@
 #include "lockstep/collectives/cuda/device.hpp"
 #include "tests/fakes/cuda/fake.hpp"
 #include "tests/support/per_rank.hpp"
+#include "tests/support/two_levels.hpp"
 
 using namespace lockstep;
 using comm::Communicator;
@@ -19,14 +20,8 @@ namespace {
 class OnHosts final : public Communicator {
  public:
   OnHosts(Communicator& base, const std::vector<int>& hosts)
-      : Communicator(base.rank(), base.size()), base_(base) {
-    const int mine = hosts[static_cast<std::size_t>(rank())];
-    place_ = {.host = "h" + std::to_string(mine), .node = mine, .nodes = 2, .local_ranks = 0};
-    for (int other = 0; other < size(); ++other) {
-      if (hosts[static_cast<std::size_t>(other)] != mine) continue;
-      if (other < rank()) ++place_.local_rank;
-      ++place_.local_ranks;
-    }
+      : Communicator(base.rank(), base.size()), base_(base), place_(test::place_in(hosts, rank())) {
+    place_.host = "h" + std::to_string(place_.node);
   }
   const char* backend() const noexcept override { return "threads"; }
   const comm::Place& place() const noexcept override { return place_; }

@@ -302,5 +302,6 @@ TEST_CASE("tensors know their shape", "[distribute]") {
   CHECK_THROWS_AS(six.item(), std::invalid_argument);
   CHECK_THROWS_AS(six.rows(1, 3), std::out_of_range);
   CHECK_THROWS_AS(Tensor<float>(2.0F).rows(), std::invalid_argument);
+  CHECK_THROWS_AS(spec_of(Tensor<float>(2.0F), 1), std::invalid_argument);
   CHECK_THROWS_AS(Tensor<float>({2, 2}, {1, 2, 3}), std::invalid_argument);
 }

@@ -12,8 +12,8 @@ using Catch::Matchers::StartsWith;
 
 namespace {
 
-ReplicaPlace place(int node, int local_rank, int cores, const char* device = "cpu") {
-  return {"h" + std::to_string(node), node, local_rank, device, cores};
+ReplicaPlace place(int node, int local_rank, int cores) {
+  return {"h" + std::to_string(node), node, local_rank, "cpu", cores};
 }
 
 DeviceAssignment build(const DeviceCoordinates& topology, const std::vector<int>& shape,
@@ -74,8 +74,6 @@ TEST_CASE("a topology is what the cluster has", "[devices]") {
   }
   const Cluster uneven{"mpi", {place(0, 0, 2), place(0, 1, 2), place(1, 0, 2)}};
   CHECK_THROWS_WITH(Topology::of(uneven), StartsWith("node 0 has 2 ranks and node 1 has 1"));
-  const Cluster mixed{"mpi", {place(0, 0, 2), place(0, 1, 2, "cuda:0")}};
-  CHECK_THROWS_WITH(Topology::of(mixed), StartsWith("rank 0 computes on cpu and rank 1 on cuda:0"));
 }
 
 TEST_CASE("assignments that do not fit the topology are refused", "[devices]") {

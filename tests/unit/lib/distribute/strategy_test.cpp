@@ -156,17 +156,25 @@ TEST_CASE("a generator of a stated number of elements has a plan", "[distribute]
 }
 
 TEST_CASE("infinite data sets may differ in their seed", "[distribute]") {
-  const auto steps = on_all(2, [](comm::Communicator& comm) {
+  const auto pieces = test::per_rank(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);
     auto distributed = strategy.distribute_datasets_from_function([](const InputContext& context) {
       return range_dataset(10).shuffle(context.input_pipeline_id).repeat().batch(3);
     });
     auto iterator = distributed.make_iterator();
     std::set<std::string> different;
-    for (int step = 0; step < 20; ++step) different.insert(strategy.describe(iterator.next()));
-    return different.size();
+    std::vector<Tensor<std::int64_t>> own;
+    own.reserve(20);
+    for (int step = 0; step < 20; ++step) {
+      const auto batch = iterator.next();
+      different.insert(strategy.describe(batch));
+      own.push_back(strategy.local_results(batch).front());
+    }
+    return std::pair(own, different.size());
   });
-  CHECK(steps == 20);
+  CHECK(pieces[0].second == 20);
+  CHECK(pieces[1].second == 20);
+  CHECK(pieces[0].first != pieces[1].first);
 }
 
 TEST_CASE("a global batch that does not divide is refused", "[distribute]") {

@@ -66,6 +66,7 @@ TEST_CASE("a program's own words reach it, but for misspelt ones of the library"
     return code == 0 ? given : std::to_string(code);
   };
   CHECK(words_of({"--ranks", "2", "--range", "5", "file"}) == "2 --range 5 file");
+  CHECK(words_of({"-12", "--ranks=2", "-0.5", "-lr", ""}) == "2 -12 -0.5 -lr ");
   for (const char* misspelt : {"--rank", "--Rank", "-ranks", "--rnaks", "--rank=2", "--rankss"}) {
     CAPTURE(misspelt);
     CHECK(words_of({misspelt, "2"}) == "2");

@@ -311,6 +311,8 @@ TEST_CASE("the gradient check finds a wrong gradient, and its place", "[nn][cust
   const NetworkShape one_output(flat(5), {Dense{4}}, 1);
   CHECK_THROWS_WITH(check_gradients(one_output), Contains("'softmax cross-entropy' are zero"));
   CHECK(check_gradients(one_output, RegressionLoss<double>()).worst < 1e-6);
+  CHECK_THROWS_WITH(check_gradients(own_network(), MeanSquaredError<double>(), 0),
+                    Contains("0 rows"));
 }
 
 TEST_CASE("a layer written for one example has the gradients of the batch",

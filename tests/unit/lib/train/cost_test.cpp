@@ -103,6 +103,22 @@ TEST_CASE("blocks of memory as long as the weights", "[work]") {
   }
 }
 
+TEST_CASE("a micro-batch holds the largest leaf of any step", "[work]") {
+  const data::Plan plan({.records = 2100,  // a leaf has 8 examples in step 0 and 16 in step 2
+                         .batch_size = 191,
+                         .ranks = 3,
+                         .drop_remainder = true,
+                         .policy = data::ShardPolicy::file,
+                         .rebatch = data::Rebatch::balanced,
+                         .file_records = {100, 1000, 1000}});
+  ReplicaOptions options;
+  options.micro_batch = 8;
+  CHECK_THROWS_WITH(training_buffers({4, {3}, 2}, plan, options),
+                    Catch::Contains("use `micro_batch=16` or more"));
+  options.micro_batch = 16;
+  CHECK(training_buffers({4, {3}, 2}, plan, options).exchange == Exchange::partial_sums);
+}
+
 TEST_CASE("the exchange of sums and of whole gradients", "[work]") {
   const nn::NetworkShape shape(4, {3}, 2);
   ReplicaOptions options;

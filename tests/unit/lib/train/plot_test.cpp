@@ -111,6 +111,14 @@ TEST_CASE("a panel with logarithmic axes has lines and points", "[plot]") {
   panel.curves[1].points = {{80, 11}};  // in the corner that is farther from the roof
   draw(std::array{panel, panel}, file);
   CHECK(pixels_of(file, orange) > dot - dot / 10);
+
+  for (int i = 0; i < 40; ++i) panel.curves[1].points.emplace_back(0.1 * std::pow(1.18, i), 50);
+  draw(std::array{panel, panel}, file);
+  CHECK(pixels_of(file, orange) > 10 * dot);
+
+  panel.curves.clear();  // axes alone
+  draw(std::array{panel, Panel{.title = "t", .x_name = "x"}}, file);
+  CHECK(pixels_of(file, orange) == 0);
 }
 
 TEST_CASE("figures that cannot be drawn are refused", "[plot]") {

@@ -6,6 +6,7 @@
 #include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
 #include "lockstep/train/canonical.hpp"
+#include "tests/support/greatest_error.hpp"
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;
@@ -17,11 +18,6 @@ namespace {
 /// 203 records in 7 files, so that 3 ranks have 3, 2 and 2 of them, and streams of 151, 3 and 49.
 ToyRun uneven(std::uint64_t batch) {
   return {.batch_size = batch, .policy = ShardPolicy::file, .files = {60, 3, 20, 50, 0, 29, 41}};
-}
-
-void require_close(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(5e-4));
 }
 
 /// y = gain * log x^2, whose derivative by the gain is infinite at x = 0.
@@ -83,7 +79,7 @@ TEST_CASE("uneven files: every example once, the same bits on all ranks", "[trai
   run.canonical = false;  // which sums no rows but examples
   const auto textbook = per_rank(3, run);
   REQUIRE(textbook.front().report.examples == std::uint64_t{3} * 203);
-  require_close(textbook.front().weights, results.front().weights);
+  REQUIRE(test::greatest_error(textbook.front().weights, results.front().weights) < 5e-4);
 }
 
 TEST_CASE("rows without an example are in no sum over the batch", "[train][policy][batch-norm]") {
@@ -141,7 +137,7 @@ TEST_CASE("FILE and OFF train with batch statistics, on all ranks alike",
   const auto alone = per_rank(1, run).front();
   run.batch_size = 24;
   run.policy = ShardPolicy::off;
-  require_close(per_rank(2, run).front().weights, alone.weights);
+  REQUIRE(test::greatest_error(per_rank(2, run).front().weights, alone.weights) < 5e-4);
 }
 
 TEST_CASE("OFF: the mean gradient of all workers is that of one", "[train][policy]") {
@@ -155,7 +151,7 @@ TEST_CASE("OFF: the mean gradient of all workers is that of one", "[train][polic
           .front();
   CHECK(off.report.examples == 2 * alone.report.examples);
   CHECK(off.report.steps == alone.report.steps);
-  require_close(off.weights, alone.weights);
+  REQUIRE(test::greatest_error(off.weights, alone.weights) < 5e-4);
   for (std::size_t e = 0; e < alone.report.epochs.size(); ++e) {
     CHECK(off.report.epochs[e].train_loss == Approx(alone.report.epochs[e].train_loss));
   }

@@ -20,6 +20,7 @@
 #include "tests/support/toy_run.hpp"
 
 using namespace lockstep;
+using test::refusal_of;
 
 namespace {
 
@@ -113,16 +114,6 @@ std::uint64_t trained_on(int ranks, Make make, std::optional<std::uint64_t> step
   });
 }
 
-template <class Call>
-std::string refusal_of(Call call) {
-  try {
-    call();
-  } catch (const comm::AgreedError& error) {
-    return std::to_string(static_cast<int>(error.code())) + " " + error.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 TEST_CASE("ranks with a device have the same options of devices", "[train]") {
@@ -141,13 +132,13 @@ TEST_CASE("ranks with a device have the same options of devices", "[train]") {
   CHECK(refusals([](comm::Communicator& comm, train::ReplicaOptions& mine) {
           mine.share_device = comm.rank() == 2;
         }) ==
-        all("2 the replica has share_device false, device_exchange automatic, devices null on "
+        all("2: the replica has share_device false, device_exchange automatic, devices null on "
             "rank 0, share_device true, device_exchange automatic, devices null on rank 2\n"
             "  remedy: give all ranks with a device the same"));
   for (const auto& text : refusals([](comm::Communicator&comm, train::ReplicaOptions&mine) {
          if (comm.rank() == 1) mine.device = train::Device::cpu;
        })) {
-    CHECK_THAT(text, Catch::StartsWith("2 ") &&
+    CHECK_THAT(text, Catch::StartsWith("2: ") &&
                          Catch::Contains("device cuda on 2 ranks, but `devices` has 3"));
   }
 }
@@ -268,12 +259,16 @@ TEST_CASE("a loss takes values of a width of its own, and metrics are means", "[
       }
       auto large = strategy.distribute_dataset(from_elements(points).repeat(1000).batch(5000),
                                                {.policy = data::ShardPolicy::off});
-      const bool refuses_large = !refusal_of([&] { replica.evaluate(large); }).empty();
+      const bool refuses_large = refusal_of([&] { replica.evaluate(large); }) != "nothing";
       auto without_end = strategy.distribute_dataset(from_elements(points).repeat().batch(20));
       auto ahead =
           strategy.distribute_dataset(from_elements(points).repeat().batch(20).prefetch(2));
-      const bool refuses_endless = !refusal_of([&] { replica.evaluate(without_end); }).empty() &&
-                                   !refusal_of([&] { replica.evaluate(ahead); }).empty();
+      auto batches_again =
+          strategy.distribute_dataset(from_elements(points).batch(20, true).repeat());
+      const bool refuses_endless =
+          refusal_of([&] { replica.evaluate(without_end); }) != "nothing" &&
+          refusal_of([&] { replica.evaluate(ahead); }) != "nothing" &&
+          refusal_of([&] { replica.evaluate(batches_again); }) != "nothing";
       bool refuses_top_k = false;
       try {
         replica.evaluate(in_order, {train::top_k(1)});
@@ -454,8 +449,8 @@ TEST_CASE("no examples are bad data, in training as in evaluation", "[train]") {
                      refusal_of([&] { train::Replica(shape, none, options); }));
   });
   for (const auto& [evaluation, training] : refusals) {
-    CHECK_THAT(evaluation, Catch::StartsWith("65 an evaluation of no examples"));
-    CHECK_THAT(training, Catch::StartsWith("65 a plan without a step: the data set has no"));
+    CHECK_THAT(evaluation, Catch::StartsWith("65: an evaluation of no examples"));
+    CHECK_THAT(training, Catch::StartsWith("65: a plan without a step: the data set has no"));
   }
 }
 
@@ -475,7 +470,7 @@ TEST_CASE("features that are not finite are named by their place in the epoch", 
     });
   });
   for (const std::string& text : refusals) {
-    CHECK_THAT(text, Catch::StartsWith("76 training diverged at step 3 (counted from 1): ") &&
+    CHECK_THAT(text, Catch::StartsWith("76: training diverged at step 3 (counted from 1): ") &&
                          Catch::Contains("in the features, for example 17 of the epoch (counted "
                                          "from 0)") &&
                          Catch::Contains("remedy: mend these records") &&
@@ -742,6 +737,14 @@ TEST_CASE("ranks with other options than the rest are named before training", "[
              Catch::Contains("class_weights is 1.0, 1.0, 1.0, 2.0 on rank 1"));
   CHECK_THAT(refused([](auto&, auto& width) { width = 9; }),
              Catch::Contains("layer 1 is kind = \"dense\", width = 9"));
+  CHECK_THAT(test::refusal(2,
+                           [&](comm::Communicator& comm) {
+                             data::PlanOptions own = plan_for(2).options();
+                             own.balance = comm.rank() == 1;
+                             const data::Plan plan(own);
+                             train::Replica({features, {8}, classes}, plan, comm, options);
+                           }),
+             Catch::StartsWith("2: the replica") && Catch::Contains("balance is no on rank 0"));
   CHECK_THAT(test::refusal(2,
                            [&](comm::Communicator& comm) {
                              const auto mesh = train::make_mesh(comm, {1, 2});

@@ -213,11 +213,19 @@ TEST_CASE("the audit finds a bit that flips in a gradient or an activation", "[a
   const auto lasting = outcome_of(3, audited(Fault::forward, 18, true));
   CHECK_THAT(lasting.text, Contains("computed by all ranks, rank 1 was wrong"));
   CHECK(lasting.good_steps == 0);  // the round of audits began in step 1
-  // The one before is where rank 1 audits rank 0 in step 3.
+  // In call 17 of forward rank 1 audits rank 0, in step 3.
   const auto auditor = outcome_of(3, audited(Fault::forward, 17));
   CHECK_THAT(auditor.text, Contains("audit of step 3: rank 0 computed"));
   CHECK(auditor.rank == 1);
   CHECK(outcome_of(2, audited(Fault::forward, 30)).rank == 1);  // both agree when they repeat it
+  // Step 9, the last of an epoch, has one leaf, which rank 1 audits: the steps before in which
+  // others were audited are in doubt, too. Forward has been called 24 times in steps and 9 in
+  // audits of leaves 1 to 3.
+  auto last = audited(Fault::forward, 33, true);
+  last.records = 193;
+  const auto short_batch = outcome_of(3, last);
+  CHECK_THAT(short_batch.text, Contains("audit of step 9") && Contains("rank 1 was wrong"));
+  CHECK(short_batch.good_steps == 0);
 
   const auto input = outcome_of(3, audited(Fault::input, 12));
   CHECK(input.code == 70);
