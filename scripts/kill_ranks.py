@@ -10,6 +10,7 @@ of the first step that no rank had begun before it. Exit code 0: all runs were t
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -160,9 +161,11 @@ def main():
         try:
             _, said = process.communicate(timeout=LONGEST)
             same = process.returncode == 0 and result_of(run) == whole
-        except (subprocess.TimeoutExpired, OSError, ValueError) as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            said, same = str(error).encode(), False
+        except (subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
+            with contextlib.suppress(ProcessLookupError):  # also what its group has left, which would disturb others
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            said, same = repr(error).encode(), False
         if same:
             shutil.rmtree(run)
         else:

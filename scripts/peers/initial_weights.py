@@ -8,12 +8,11 @@ recorded, and compares what Lockstep predicts with `--init-layout pytorch`. Weig
 PyTorch's order; images those of files.images().
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
 import torch
+from figures import compare_or_write
 from torch import nn
 
 FIGURES = Path(__file__).resolve().parents[2] / "tests/end_to_end/torch_figures.json"
@@ -54,18 +53,5 @@ def figures():
     return {"shapes": shapes, "labels": best.indices.tolist(), "probabilities": best.values.tolist()}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    found = figures()
-    if parser.parse_args().write:
-        FIGURES.write_text(json.dumps(found, indent=1) + "\n")
-        return 0
-    recorded = json.loads(FIGURES.read_text())
-    worst = max(abs(a - b) / b for a, b in zip(found["probabilities"], recorded["probabilities"], strict=True))
-    print(f"PyTorch {torch.__version__}: largest relative difference from the recorded probabilities {worst:.1e}")
-    return worst > 1e-9 or found["labels"] != recorded["labels"] or found["shapes"] != recorded["shapes"]
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare_or_write(FIGURES, f"PyTorch {torch.__version__}", figures, 1e-9, is_relative=True))

@@ -8,12 +8,11 @@ formulas of their index in Lockstep's layouts: weights [input, output], examples
 float64.
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
 import torch
+from figures import compare_or_write
 from networks import wave
 from torch.nn import functional
 
@@ -81,18 +80,9 @@ def trajectory(loss):
     return losses
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    figures = {name: trajectory(loss) for name, loss in (LOSSES | WEIGHTED).items()}
-    if parser.parse_args().write:
-        FIGURES.write_text(json.dumps(figures, indent=1).replace(",\n  ", ", ").replace("[\n  ", "[") + "\n")
-        return 0
-    recorded = json.loads(FIGURES.read_text())
-    worst = max(abs(a - b) / b for name, losses in figures.items() for a, b in zip(losses, recorded[name], strict=True))
-    print(f"PyTorch {torch.__version__}: {len(figures)} losses, largest relative difference {worst:.1e}")
-    return worst > 1e-12
+def figures():
+    return {name: trajectory(loss) for name, loss in (LOSSES | WEIGHTED).items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare_or_write(FIGURES, f"PyTorch {torch.__version__}", figures, 1e-12, is_relative=True, in_rows=2))

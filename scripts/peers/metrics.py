@@ -7,12 +7,12 @@ The unit test `evaluations have the figures of scikit-learn` compares Lockstep w
 ranks. Outputs are float32; scikit-learn computes in float64.
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
+import sklearn
+from figures import compare_or_write
 from sklearn import metrics
 
 FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/train/metric_figures.json"
@@ -64,20 +64,9 @@ def of_values():
             "loss": metrics.mean_squared_error(values, z), "r2 of each": metrics.r2_score(values, z, multioutput="raw_values").tolist()}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    figures = {"classes": of_classes(OUTPUTS), "two classes": of_classes(2), "flags": of_flags(), "values": of_values()}
-    text = json.dumps(figures, indent=1) + "\n"
-    if parser.parse_args().write:
-        FIGURES.write_text(text)
-        return 0
-    recorded = json.loads(FIGURES.read_text())
-    worst = max(float(np.max(np.abs(np.array(figures[kind][name]) - np.array(figure)))) for kind in recorded
-                for name, figure in recorded[kind].items())
-    print(f"{sum(map(len, figures.values()))} figures, largest difference {worst:.1e}")
-    return worst > 1e-12
+def figures():
+    return {"classes": of_classes(OUTPUTS), "two classes": of_classes(2), "flags": of_flags(), "values": of_values()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare_or_write(FIGURES, f"scikit-learn {sklearn.__version__}", figures, 1e-12))

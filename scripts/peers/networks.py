@@ -9,12 +9,11 @@ are formulas of their index in Lockstep's layouts: images [rows, columns, channe
 Lockstep's, of all values of a batch; PyTorch's own is larger by n / (n - 1).
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
 import torch
+from figures import compare_or_write
 from torch.nn import functional
 
 FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/nn/network_figures.json"
@@ -100,19 +99,5 @@ def figures():
     return {"losses": found, "evaluation": evaluation}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    found = figures()
-    if parser.parse_args().write:
-        FIGURES.write_text(json.dumps(found, indent=1) + "\n")
-        return 0
-    recorded = json.loads(FIGURES.read_text())
-    worst = max(abs(a - b) / b for a, b in zip([*found["losses"], found["evaluation"]],
-                                               [*recorded["losses"], recorded["evaluation"]], strict=True))
-    print(f"PyTorch {torch.__version__}: largest relative difference from the recorded losses {worst:.1e}")
-    return worst > 1e-9
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare_or_write(FIGURES, f"PyTorch {torch.__version__}", figures, 1e-9, is_relative=True))

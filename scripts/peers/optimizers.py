@@ -7,13 +7,12 @@ The unit test `optimizers follow PyTorch` compares Lockstep with the same file, 
 PyTorch: their formulas of the papers are written here with its operations.
 """
 
-import argparse
-import json
 import math
 import sys
 from pathlib import Path
 
 import torch
+from figures import compare_or_write
 
 FIGURES = Path(__file__).resolve().parents[2] / "tests/unit/lib/optim/optimizer_figures.json"
 STEPS = 100
@@ -131,19 +130,9 @@ def trajectory(case):
     return shown
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true")
-    figures = [case | {"weights": trajectory(case)} for case in CASES]
-    if parser.parse_args().write:
-        FIGURES.write_text(json.dumps(figures, indent=1).replace(",\n    ", ", ").replace("[\n    ", "[") + "\n")
-        return 0
-    recorded = json.loads(FIGURES.read_text())
-    worst = max(abs(a - b) for new, old in zip(figures, recorded, strict=True) for step in new["weights"]
-                for a, b in zip(new["weights"][step], old["weights"][step], strict=True))
-    print(f"PyTorch {torch.__version__}: {len(CASES)} cases, largest difference from the recorded weights {worst:.1e}")
-    return worst > 2e-6
+def figures():
+    return [case | {"weights": trajectory(case)} for case in CASES]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare_or_write(FIGURES, f"PyTorch {torch.__version__}", figures, 2e-6, in_rows=4))

@@ -13,13 +13,13 @@ Figures are means over seeds of the first weights, and their standard deviation.
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 import numpy
 import pandas
 import vega_datasets
+from compare import LOCKSTEP, output_of
 from palmerpenguins import load_penguins
 from sklearn import datasets
 from sklearn.compose import TransformedTargetRegressor, make_column_selector, make_column_transformer
@@ -30,7 +30,6 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-HERE = pathlib.Path(__file__).resolve().parent
 LAYERS, EPOCHS, BATCH = 32, 100, 32
 
 
@@ -49,13 +48,6 @@ def is_regression(name):
     return name in ("diabetes", "linnerud")
 
 
-def output_of(*command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
-    if done.returncode != 0:
-        sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
 def lockstep(a, name, train, test, labels, seed):
     """The predictions for the test set."""
     with tempfile.TemporaryDirectory() as folder:
@@ -65,15 +57,15 @@ def lockstep(a, name, train, test, labels, seed):
         hashes = set()
         for ranks in (1, 2, 3, 5) if seed == 1 else (1,):
             run = folder / f"run-{ranks}"
-            output_of(a.lockstep, "train", "--data", folder, "--label-column", ",".join(labels), "--layers", LAYERS, "--epochs",
-                      EPOCHS, "--batch-size", BATCH, "--seed", seed, "--ranks", ranks, "--threads", 1, "--run-dir", run)
+            output_of([a.lockstep, "train", "--data", folder, "--label-column", ",".join(labels), "--layers", LAYERS, "--epochs",
+                       EPOCHS, "--batch-size", BATCH, "--seed", seed, "--ranks", ranks, "--threads", 1, "--run-dir", run])
             hashes.add(json.loads((run / "summary.json").read_text())["weights_hash"])
         if len(hashes) > 1:
             sys.exit(f"several hashes: {hashes}")
-        found = json.loads(output_of(a.lockstep, "evaluate", run, "--data", folder / "test.csv", "--json"))
+        found = json.loads(output_of([a.lockstep, "evaluate", run, "--data", folder / "test.csv", "--json"]))
         test.drop(columns=labels).to_csv(folder / "new.csv")
         predicted = folder / "predicted.csv"
-        output_of(a.lockstep, "predict", run, "--data", folder / "new.csv", "--output", predicted)
+        output_of([a.lockstep, "predict", run, "--data", folder / "new.csv", "--output", predicted])
         table = pandas.read_csv(predicted)
     if is_regression(name):
         values = table[labels].to_numpy()
@@ -110,7 +102,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--lockstep", type=pathlib.Path, default=HERE.parent.parent / "build/release/lockstep")
+    parser.add_argument("--lockstep", type=pathlib.Path, default=LOCKSTEP)
     a = parser.parse_args()
     print("| table | records | score | Lockstep | scikit-learn |\n| --- | --- | --- | --- | --- |")
     for name, table, labels in tables():

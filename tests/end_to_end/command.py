@@ -1,5 +1,6 @@
 """Runs the `lockstep` command as a person would: alone, with ranks as threads, or under mpirun."""
 
+import functools
 import json
 import os
 import shutil
@@ -152,6 +153,10 @@ def without_times(lines):
             for line in lines]
 
 
+def step_of(checkpoint):
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 class Run:
     """A run directory, as its files say."""
 
@@ -177,6 +182,25 @@ class Run:
     @property
     def checkpoints(self):
         return sorted((self.folder / "checkpoints").glob("step-*"))
+
+    def cut_back(self, step):
+        """Removes the summary and the checkpoints after this step, as if the run had been killed. The records keep
+        later lines, which a resume drops."""
+        for path in self.checkpoints:
+            if step_of(path) > step:
+                shutil.rmtree(path)
+        (self.folder / "summary.json").unlink()
+
+
+@functools.cache
+def trained_once(*args, **options):
+    """The one run of these flags that tests share; they only read its folder."""
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-test-"))
+    unittest.addModuleCleanup(shutil.rmtree, folder, ignore_errors=True)
+    result = run("train", *args, "--run-dir", folder / "run", **options)
+    if result.code != 0 or "Sanitizer" in result.err:
+        raise AssertionError(str(result))
+    return Run(folder / "run", result)
 
 
 class CommandTest(unittest.TestCase):

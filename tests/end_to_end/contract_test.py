@@ -58,6 +58,7 @@ USAGE_ERRORS = [  # words of the command, what the message must name
     ("doctor --format csv", ["--format without --data", "give both"]),
     ("plan --test-limit 5", ["--test-limit without --network"]),
     ("inspect synthetic --seed 3", ["--seed without --test-split"]),
+    ("doctor --data synthetic --seed 3", ["--seed without --test-split"]),
     ("bench collectives --ranks 2 --operation broadcast --redop max", ["--redop without all_reduce"]),
     ("bench collectives", ["need at least 2", "mpirun -n 2"]),
     ("train --epochs", ["--epochs: no value", "remedy: write --epochs N"]),

@@ -47,9 +47,9 @@ def needs(count):
 
 
 class Device(command.CommandTest):
-    def setUp(self):
-        super().setUp()
-        self.processor = self.train(FEW, name="processor")
+    @property
+    def processor(self):
+        return command.trained_once(FEW)
 
     def on_device(self, *args, count=1, name="device", **world):
         return self.train(FEW, "--device cuda", *args, name=name, **devices(count), **world)
@@ -69,15 +69,11 @@ class Device(command.CommandTest):
         self.assertRegex(run.summary["device"], r"\(0000:..:..\.0\)$")
         self.assertNotIn("warn", run.result.err)
 
-    def test_a_schedule_has_the_processors_bits(self):
-        flags = "--schedule cosine --warmup 2 --final-rate 0.1"
-        here = self.train(FEW, flags, name="scheduled")
-        self.assertEqual(self.on_device(flags).summary["weights_hash"], here.summary["weights_hash"])
-
     def test_optimizers_have_the_processors_bits(self):
-        """Also with weights of classes; the unit tests have all of them, on more ranks."""
+        """Also with a schedule and weights of classes; the unit tests have all of them, on more ranks."""
         for number, flags in enumerate(("--optimizer sgd --momentum 0.9 --learning-rate 0.05 --weight-decay 0.001 --clip-value 0.01",
-                                        "--optimizer lamb --clip-norm 0.5 --class-weights 1,2,1,0.5,1,3,1,1,0.2,2")):
+                                        "--optimizer lamb --clip-norm 0.5 --schedule cosine --warmup 2 --final-rate 0.1 "
+                                        "--class-weights 1,2,1,0.5,1,3,1,1,0.2,2")):
             here = self.train(FEW, flags, name=f"here-{number}")
             for world in ({}, {"threads": 3}):
                 there = self.on_device(flags, "--share-device", name=f"there-{number}-{len(world)}", **world)
@@ -85,25 +81,6 @@ class Device(command.CommandTest):
                 self.assertEqual(there.losses, here.losses)
                 self.assertEqual([line.get("gradient_norm") for line in there.metrics],
                                  [line.get("gradient_norm") for line in here.metrics])
-
-    def test_losses_have_the_processors_bits(self):
-        """Of numbers, labels and classes; the unit tests have all of them, on more ranks."""
-        table = self.folder / "table.csv"
-        table.write_text("a,b,y,z,w\n" + "".join(
-            f"{i % 7},{i * i % 11},{2 * (i % 7) - i % 3 + i / 8},{i * i % 11 / 4},{i % 4 / 2}\n" for i in range(80)))
-        labels = self.folder / "labels.csv"
-        labels.write_text("a,b,odd,large\n" + "".join(f"{i % 7},{i * i % 11},{i % 2},{int(i % 7 > 3)}\n" for i in range(80)))
-        flags = "--test-split 0.2 --batch-size 16 --layers 8 --epochs 1"
-        for number, job in enumerate((("--data", table, "--label-column y,z --weight-column w --loss huber --huber-delta 0.5"),
-                                      ("--data", table, "--label-column y --ignore-columns z,w --loss absolute-error"),
-                                      ("--data", labels, "--label-column odd,large --task multi-label"),
-                                      ("--data synthetic --train-limit 100 --test-limit 20 --label-smoothing 0.1",))):
-            job = (*job, "" if number == 3 else flags)
-            here = self.train(*job, name=f"here-{number}")
-            there = self.train(*job, "--device cuda --share-device", name=f"there-{number}", threads=3, **devices(1))
-            self.assertEqual(there.summary["weights_hash"], here.summary["weights_hash"])
-            self.assertEqual(there.losses, here.losses)
-            self.assertEqual(there.summary["epochs"][0]["test_loss"], here.summary["epochs"][0]["test_loss"])
 
     def test_a_sweep_has_the_processors_bits(self):
         path = self.folder / "sweep.toml"

@@ -84,6 +84,13 @@ class Formats(command.CommandTest):
         made = self.trained("tfrecord-mpi", sets["tfrecord-16"], ranks=2)
         hashes["tfrecord-16 under mpirun"] = made.summary["weights_hash"]
         self.assertEqual(len(set(hashes.values())), 1, hashes)
+        by_file = {}  # 16 files of 93 or 94 records: 6, 5 and 5 a rank
+        for name in FORMATS:
+            made = self.train(TRAIN, "--shard-policy file --batch-size 96 --data", sets[f"{name}-16"], self.flags(name),
+                              name=f"run-{name}-by-file", ranks=3)
+            by_file.setdefault((made.summary["weights_hash"], made.summary["plan_digest"]), []).append(name)
+            self.assertEqual(made.summary["examples"], 1500)
+        self.assertEqual(len(by_file), 1, by_file)
 
     def test_each_rank_reads_its_own_records(self):
         sets = self.make_sets()

@@ -4,13 +4,13 @@
 #                                   the executables; exit code 77, with the reason, where it cannot run
 set -euo pipefail
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+source "$root/tests/support/runs.sh"
 binary=$(realpath "${1:-$root/build/release/lockstep}")
 [ -x "$binary" ] || { echo "SKIP: no executable $binary"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 fail() { echo "FAILED: $*"; exit 1; }
-hash_of() { grep -oP '^  "weights_hash": "\K[0-9a-f]{16}' "$1/summary.json" || echo "no hash in $1"; }
 
 small=(--data synthetic --train-limit 512 --test-limit 128 --layers 32 --epochs 1)
 on_hosts() {  # on_hosts RANKS NAME [FLAG...]: a run on two hosts, RANKS on each
@@ -92,7 +92,6 @@ done
 # side goes on. The weights and records are those of a run that nobody left, and launch ends mpirun with the job's code.
 job=(--data synthetic --train-limit 2000 --test-limit 128 --layers 64,32 --batch-size 20 --epochs 20 --checkpoint-every 100)
 "$binary" train "${job[@]}" --progress off --run-dir "$folder/whole" || fail "one rank ended with $?"
-records_of() { sed 's/"seconds":[^,}]*//' "$1/metrics.jsonl"; }
 without() {  # without NAME LOSSES TEXT...: LOSSES is a script, run once training has begun
   local run=$folder/$1 losses=$2 code=0 text
   shift 2

@@ -289,6 +289,8 @@ class Inference(command.CommandTest):
                     self.assertIn("10 test records, without names of columns", shown)
                     shown = self.succeed("evaluate", self.checkpoint, "--data", table).out
                     self.assertIn("60 test records, with the columns of training", shown)
+                    self.assert_refused(run("predict", self.checkpoint, "--data", data, "--keep-columns all"), 2,
+                                        ["the data has no columns"])
                 else:
                     for options in ({}, {"threads": 3}):
                         self.assert_refused(run("evaluate", self.checkpoint, "--data", data, **options), 65,
@@ -352,9 +354,11 @@ class Inference(command.CommandTest):
         data = files.write_set(self.folder / "data", side=28)
         (self.folder / "link").symlink_to(data)
         pattern = data / "t[e1]*"
+        (self.folder / "none").mkdir()  # where the pattern matches nothing yet
+        any_folder = self.folder / "[dn]*" / "t[e1]*"
         for given, output in ((data, data / "test_predictions.csv"), (data, data / "train.csv.gz"),
                               (self.folder / "link", data / "test.csv"), (data, self.folder / "link" / "test.csv"),
-                              (pattern, data / "test.csv")):
+                              (pattern, data / "test.csv"), (any_folder, self.folder / "none/test.csv")):
             with self.subTest(data=given, output=output):
                 refused = run("predict", self.checkpoint, "--data", given, "--output", output)
                 self.assert_refused(refused, 2, [f"--output {output}: would be a file of the data {given}",

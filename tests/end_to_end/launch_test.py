@@ -7,7 +7,7 @@ import time
 import unittest
 
 import command
-from command import children, faults, finish, mpirun, run, seconds, words
+from command import children, faults, finish, mpirun, run, step_of, trained_once, words
 from survive_test import RECOVERY
 
 JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "
@@ -28,33 +28,33 @@ class Launch(command.CommandTest):
 
     def mpirun_and_ranks(self, process, made, step):
         """The processes of the job, once it has saved a checkpoint of this step or a later one."""
-        end = time.monotonic() + seconds(command.LIMIT)
-        while time.monotonic() < end and process.poll() is None:
-            steps = [int(path.name[5:]) for path in made.checkpoints]
-            found = children(process.pid, "mpirun")
-            ranks = children(found[0]) if found else []
-            if ranks and max(steps, default=0) >= step:
-                return found[0], ranks
-            time.sleep(0.01)
-        self.fail(f"no step {step}: {finish(process)}")
+        jobs, ranks = [], []
+
+        def has_saved():
+            jobs[:] = children(process.pid, "mpirun")
+            ranks[:] = children(jobs[0]) if jobs else []
+            return ranks and max(map(step_of, made.checkpoints), default=0) >= step
+
+        self.wait_until(has_saved, process, f"step {step}")
+        return jobs[0], ranks
 
     def test_lost_ranks_and_launchers_are_replaced(self):
         process, made = self.begin(3)
-        _, ranks = self.mpirun_and_ranks(process, made, 50)
+        first, ranks = self.mpirun_and_ranks(process, made, 50)
         os.kill(ranks[1], signal.SIGKILL)
-        time.sleep(0.5)
+        self.wait_until(lambda: first not in children(process.pid, "mpirun"), process, "end of the first mpirun")
         job, _ = self.mpirun_and_ranks(process, made, 150)
         os.kill(job, signal.SIGKILL)
         result = finish(process)
         self.assert_ends(result, 0)
         self.assert_says(result.err, ["ended with code 137 in step", "restart 1 follows", "restart 2 follows"], result)
-        whole = self.train(JOB, name="whole")
+        whole = trained_once(JOB)
         self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
         self.assertEqual(made.losses, whole.losses)
         self.assertEqual(len(made.losses), STEPS)
 
     def test_a_run_that_another_one_began_goes_on_in_its_own_folder(self):
-        whole = self.train(JOB, name="whole")
+        whole = trained_once(JOB)
         resume = ("--progress off --resume", whole.folder / "checkpoints" / "step-00000050")
         process, made = self.begin(2, resume)
         _, ranks = self.mpirun_and_ranks(process, made, 100)
@@ -66,7 +66,7 @@ class Launch(command.CommandTest):
         self.assertEqual(made.losses, whole.losses)
 
     def test_a_run_that_another_one_began_begins_again_without_a_checkpoint(self):
-        whole = self.train(JOB, name="whole")
+        whole = trained_once(JOB)
         resume = ("--progress off --resume-with epochs=60000 --checkpoint-every end --resume", whole.folder / "checkpoints" / "step-00000050")
         process, made = self.begin(2, resume)
         has_steps = lambda: (made.folder / "metrics.jsonl").exists() and len(made.losses) > STEPS

@@ -4,7 +4,6 @@ import json
 import unittest
 
 import command
-from tutorial_test import FIRST_5000
 
 FEW = "--train-limit 1000 --test-limit 200 --epochs 1 --threads 1"
 MESHES = [(2, "model=2"), (3, "batch=1,model=3"), (4, "batch=2,model=2"), (4, "model=4"),
@@ -80,13 +79,6 @@ class Mesh(command.CommandTest):
         result = command.run("train", FEW, "--learning-rate 1e30 --mesh batch=2,model=2",
                              "--run-dir", self.folder / "run", ranks=4)
         self.assertEqual(result.code, 76, str(result))
-
-    def test_the_tutorials_weights(self):  # whose figures tutorial_test compares with TensorFlow's
-        if command.TIME_FACTOR > 1:
-            self.skipTest("sanitizers see the same code in the tests above")
-        run = self.train(FIRST_5000, "--mesh batch=2,model=2", ranks=4)
-        alone = self.train(FIRST_5000, name="alone")
-        self.assertEqual(run.summary["weights_hash"], alone.summary["weights_hash"])
 
 
 if __name__ == "__main__":

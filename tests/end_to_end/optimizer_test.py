@@ -2,7 +2,6 @@
 what is refused of optimizers."""
 
 import json
-import re
 import shutil
 import unittest
 
@@ -157,12 +156,9 @@ class Optimizers(command.CommandTest):
             with self.subTest(optimizer=optimizer):
                 whole = self.hash_of(DENSE, optimizer, "--checkpoint-every 7", threads=3)
                 folder = self.folder / "stopped"
-                self.succeed("train", DATA, DENSE, optimizer, "--checkpoint-every 7 --run-dir", folder, threads=2)
+                self.succeed("train", DATA, DENSE, optimizer, "--checkpoint-every 7 --keep 9 --run-dir", folder, threads=2)
                 run_ = Run(folder)
-                for path in run_.checkpoints[1:]:  # as if it had ended after 7 steps
-                    shutil.rmtree(path)
-                summary = folder / "summary.json"
-                summary.write_text(summary.read_text().replace('"finished"', '"failed"'))
+                run_.cut_back(7)
                 self.succeed("train --progress off --resume", folder, threads=5)
                 self.assertEqual(run_.summary["weights_hash"], whole)
                 state = json.loads((run_.checkpoints[-1] / "state.json").read_text())
@@ -194,7 +190,7 @@ class Optimizers(command.CommandTest):
             self.assertGreater(line["gradient_norm"], 0)
         result = self.succeed("train", DATA.replace("--progress off", ""), DENSE, "--dry-run --schedule cosine --warmup 5")
         self.assert_says(result.out, ["cosine schedule; warm-up of 5 steps"], result)
-        self.assertEqual(len(re.findall("█", result.out)) > 100, True, result)
+        self.assertGreater(result.out.count("█"), 100, result)
 
     def test_refusals(self):
         for flags, texts in REFUSED.items():

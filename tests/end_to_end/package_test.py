@@ -307,6 +307,9 @@ class Examples(CommandTest):
         refused = call([str(Copy.prefix / "bin/lockstep"), "evaluate", program[1], "--data", "synthetic"])
         self.assert_ends(refused, 65)
         self.assertIn("06_custom_layer.cpp", refused.err)
+        inspected = call([str(Copy.prefix / "bin/lockstep"), "inspect", program[1], "--verify"])
+        self.assert_ends(inspected, 0)  # intact, although the command does not know the layer
+        self.assert_says(inspected.out, ["network.json", "prelu"], inspected)
 
     def test_07_custom_loss(self):
         lines = self.assert_alike(self.outputs("07_custom_loss")).splitlines()

@@ -11,7 +11,7 @@ import unittest
 
 import command
 import files
-from command import finish, mpirun, run, without_times, words
+from command import finish, mpirun, run, step_of, without_times, words
 
 JOB = "--train-limit 600 --test-limit 200 --layers 32 --batch-size 20 --epochs 2 --checkpoint-every 7 --keep 1000"
 NAMES = ("model.safetensors", "optimizer.safetensors", "network.json", "state.json", "manifest.json")
@@ -27,7 +27,7 @@ class Resume(command.CommandTest):
     def assert_same(self, whole, parts, later_than=0):
         """The checkpoints of `parts` after a step have the bytes of those of `whole`; the records are complete."""
         for path in parts.checkpoints:
-            if int(path.name.split("-")[1]) < later_than:
+            if step_of(path) < later_than:
                 continue
             for name in NAMES:
                 self.assertEqual((path / name).read_bytes(),
@@ -37,24 +37,21 @@ class Resume(command.CommandTest):
         self.assertEqual(parts.summary["weights_hash"], whole.summary["weights_hash"])
         self.assertEqual(without_times(parts.summary["epochs"]), without_times(whole.summary["epochs"]))
 
-    def copy(self, source, name="run", last=None):
+    def copy(self, source, name="run", *, last):
         """A copy of a run that was killed after its checkpoint of step `last`."""
-        folder = self.folder / name
-        shutil.copytree(source.folder, folder)
-        (folder / "summary.json").unlink()
-        for path in command.Run(folder).checkpoints:
-            if last is not None and int(path.name.split("-")[1]) > last:
-                shutil.rmtree(path)
-        return command.Run(folder)
+        copied = command.Run(shutil.copytree(source.folder, self.folder / name))
+        copied.cut_back(last)
+        return copied
 
     @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
     def test_killed_at_random_and_continued_on_other_ranks(self):
-        whole = self.whole()
+        job = JOB.replace("--epochs 2", "--epochs 8")  # more than one start trains before it is killed
+        whole = self.whole(job)
         folder = self.folder / "run"
         chance = random.Random(1)
         kills = 0
         for ranks in (3, 1, 2, 5, 8, 3, 1, 2):
-            arguments = words("train", JOB, "--resume auto --run-dir", folder)
+            arguments = words("train", job, "--resume auto --run-dir", folder)
             argv = mpirun(ranks, *arguments) if ranks > 1 else words(command.binary, *arguments)
             process = self.start(argv)
             before = len(command.Run(folder).checkpoints) if folder.exists() else 0
@@ -65,10 +62,10 @@ class Resume(command.CommandTest):
                 os.killpg(process.pid, signal.SIGKILL)  # launcher and ranks, as when the power fails
                 kills += 1
             process.communicate(timeout=20)
-        self.assertGreater(kills, 0)
+        self.assertGreaterEqual(kills, 4)
         with open(folder / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # ranks end some moments after their launcher
-        parts = self.resume(JOB, threads=4)
+        parts = self.resume(job, threads=4)
         self.assert_same(whole, parts)
         left = [path for path in (folder / "checkpoints").iterdir() if path.name.startswith(".")]
         self.assertEqual(left, [])
@@ -77,7 +74,7 @@ class Resume(command.CommandTest):
         whole = self.whole()
         for number, step in enumerate((7, 28, 35, 56, 60)):
             with self.subTest(step=step):
-                parts = self.copy(whole, f"from-{step}", step)
+                parts = self.copy(whole, f"from-{step}", last=step)
                 made = self.resume(JOB, name=parts.folder.name, threads=1 + number)
                 self.assert_same(whole, made)
                 if step < 60:
@@ -90,7 +87,7 @@ class Resume(command.CommandTest):
             whole = self.train(job, name=f"whole-{layers}", threads=2)
             for threads in rank_counts:
                 with self.subTest(layers=layers, threads=threads):
-                    parts = self.copy(whole, f"from-{layers}-{threads}", 1)
+                    parts = self.copy(whole, f"from-{layers}-{threads}", last=1)
                     self.assert_same(whole, self.resume(job, name=parts.folder.name, threads=threads))
 
     def test_settings_come_from_the_run(self):
@@ -117,7 +114,7 @@ class Resume(command.CommandTest):
         whole = self.whole()
         for status in ("running", "failed", "stopped", None):
             with self.subTest(status=status):
-                parts = self.copy(whole, f"run-{status}", 60)
+                parts = self.copy(whole, f"run-{status}", last=60)
                 summary = {"status": status, "epochs": []} if status else []
                 (parts.folder / "summary.json").write_text(json.dumps(summary))
                 self.assert_same(whole, self.resume(JOB, name=parts.folder.name))
@@ -141,10 +138,10 @@ class Resume(command.CommandTest):
         parts = self.copy(whole, last=42)
         made = self.train(JOB, "--resume", parts.folder / "checkpoints" / "step-00000021", name="other")
         self.assert_same(whole, made)
-        for resume in ("", f"--resume {parts.folder}"):
+        for resume in ("", f"--resume {parts.folder}", f"--resume {parts.folder} --dry-run"):
             refused = run("train", JOB, resume, "--run-dir", whole.folder)
             self.assert_refused(refused, 2, [whole.folder, "holds a run already", f"--resume {whole.folder}"])
-            self.assertEqual(refused.out == "", resume == "", str(refused))
+            self.assertEqual(refused.out, "", str(refused))
         shutil.copytree(parts.folder / "checkpoints" / "step-00000021", self.folder / "step-00000021")
         alone = self.train("--resume step-00000021 --checkpoint-every 7", name="alone", cwd=self.folder)  # without the records before
         self.assert_says(alone.result.err, ["records 0 of the 21 steps before the checkpoint"], alone.result)
@@ -152,9 +149,7 @@ class Resume(command.CommandTest):
         metrics = alone.folder / "metrics.jsonl"  # of steps 22 to 60; one of them is damaged
         lines = metrics.read_bytes().splitlines(keepends=True)
         metrics.write_bytes(b"".join(lines[:3] + [b"\0" * 40 + b"\n"] + lines[4:]))
-        for step in 56, 60:
-            shutil.rmtree(alone.folder / "checkpoints" / f"step-{step:08}", ignore_errors=True)
-        (alone.folder / "summary.json").unlink()
+        alone.cut_back(49)
         again = self.succeed("train --resume", alone.folder)
         self.assert_says(again.err, [f"{metrics} records "], again)
         steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
@@ -194,7 +189,7 @@ class Resume(command.CommandTest):
         for flags, needles in cases.items():
             with self.subTest(flags=flags):
                 self.assert_refused(run("train", JOB, flags, "--resume", parts.folder), 2, needles)
-        self.assert_refused(run("train --resume-with epochs=1 --resume", self.copy(whole, "late", 42).folder), 2,
+        self.assert_refused(run("train --resume-with epochs=1 --resume", self.copy(whole, "late", last=42).folder), 2,
                             ["step 42", "after 30 steps", "epochs=N"])
         self.assert_refused(run("train --resume-with epoch=1 --resume", parts.folder), 2, ["'epochs'"])
         self.assert_refused(run("train --resume-with epochs=5 --epochs 4 --resume", parts.folder), 2, ["epochs is given, too"])
@@ -261,10 +256,8 @@ class Resume(command.CommandTest):
         none_valid = run("train", JOB, "--resume auto --run-dir", made.folder)
         self.assert_refused(none_valid, 65, [made.folder, "none of its checkpoints is valid", "another --run-dir"])
         self.assertEqual(made.metrics, before)
-        for path in made.checkpoints:
-            shutil.rmtree(path)
-        (made.folder / "summary.json").unlink()
-        self.assert_same(whole, self.resume(JOB, threads=2))  # none is left: from the beginning
+        made.cut_back(0)  # none is left: from the beginning
+        self.assert_same(whole, self.resume(JOB, threads=2))
 
     def test_two_jobs_in_one_folder(self):
         folder = self.folder / "run"
@@ -297,4 +290,4 @@ class Resume(command.CommandTest):
 
     def test_the_newest_checkpoints_are_kept(self):
         made = self.train(JOB.replace("--keep 1000", "--keep 2 --keep-every 21"))
-        self.assertEqual([int(path.name.split("-")[1]) for path in made.checkpoints], [21, 42, 56, 60])
+        self.assertEqual([step_of(path) for path in made.checkpoints], [21, 42, 56, 60])

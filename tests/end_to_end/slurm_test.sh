@@ -4,6 +4,7 @@
 #   tests/end_to_end/slurm_test.sh LOCKSTEP      the executable; exit code 77, with the reason, where it cannot run
 set -euo pipefail
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+source "$root/tests/support/runs.sh"
 
 if [ "${1-}" != --on-head ]; then
   binary=$(realpath "${1:-$root/build/release/lockstep}")
@@ -84,7 +85,6 @@ job=$(sbatch --parsable --nodes=2 "$batch" "${train[@]}" --run-dir "$PWD/parts")
 until_true 90 ended "$job" || fail "job $job is still $(state "$job")"
 [ "$(state "$job")" = COMPLETED ] || fail "job $job is $(state "$job")"
 grep -qE '"ranks": *2\b' parts/summary.json || fail "the rest did not run on 2 ranks"
-hash_of() { grep -oP '^  "weights_hash": "\K\w+' "$1/summary.json" || echo "no hash in $1"; }
 [ "$(hash_of whole)" = "$(hash_of parts)" ] || fail "hashes differ: $(hash_of whole), $(hash_of parts)"
 
 
@@ -97,7 +97,6 @@ kill_task() {
   done
 }
 steps_are() { [ -e "$1/metrics.jsonl" ] && [ "$(wc -l <"$1/metrics.jsonl")" -ge "$2" ]; }
-records_of() { sed 's/"seconds":[^,}]*//' "$1/metrics.jsonl"; }
 require_same() {
   [ "$(hash_of whole_long)" = "$(hash_of "$1")" ] || fail "$1: hashes differ: $(hash_of whole_long), $(hash_of "$1")"
   [ "$(records_of whole_long)" = "$(records_of "$1")" ] || fail "$1: other records"

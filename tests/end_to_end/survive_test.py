@@ -5,7 +5,7 @@ import signal
 import unittest
 
 import command
-from command import SMALL, children, faults, finish, mpirun, run, start, without_times
+from command import SMALL, children, faults, finish, mpirun, run, start, trained_once, without_times
 
 RECOVERY = "--mca orte_enable_recovery 1"
 STEPS = 600
@@ -36,7 +36,7 @@ class Survive(command.CommandTest):
         self.wait_until(lambda: self.recorded(made) >= steps, process, f"record of {steps} steps")
 
     def assert_undisturbed(self, made, result=None):
-        whole = self.train(JOB, name="whole")
+        whole = trained_once(JOB)
         self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
         self.assertEqual(without_times(made.metrics), without_times(whole.metrics), str(result))
         self.assertEqual(len(made.metrics), STEPS)

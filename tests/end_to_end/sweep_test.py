@@ -213,6 +213,20 @@ class Sweep(command.CommandTest):
         self.assert_says(nothing.out, "12 trials ended already", nothing)
         self.assertNotIn("\ntrial-", nothing.out)
 
+    def test_sums_of_allreduce_are_continued_by_other_groups(self):
+        """These sums depend on the number of threads, which changes with the number of groups."""
+        path = self.file("group = 2\n", "[sweep.settings]\nlearning-rate = [0.01, 0.1]\n",
+                         BASE + "reduction = 'allreduce'\ncheckpoint-every = 3\n")
+        self.assert_ends(self.sweep(path, threads=4), 0)
+        record = self.record()
+        record["trials"][1].update(state="running", results=[])
+        (self.folder / "out" / "sweep.json").write_text(json.dumps(record))
+        trial = Run(self.folder / "out" / "trial-002")
+        trial.cut_back(9)
+        self.assert_ends(self.sweep(path, threads=2), 0)
+        self.assertEqual([trial["state"] for trial in self.record()["trials"]], ["finished"] * 2)
+        self.assertIn("step-00000009", trial.summary["resumed_from"])
+
     def test_a_trial_that_runs_is_not_cut_off(self):
         path = self.file("", base=BASE.replace("epochs = 1", "epochs = 1000000"))
         process = self.start([str(command.binary), *command.words("sweep", path, "--out", self.folder / "out")])

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -412,6 +413,13 @@ class Tables(command.CommandTest):
         result = self.succeed("train --data", prices, "--test-split 0.2 --layers 4 --dry-run")
         self.assert_says(result.err, ["320 records have 100 classes", "`--task regression`"], result)
 
+    def test_kept_columns_have_other_names_than_predictions(self):
+        data = self.write("a,x,x,x:2\n" + "".join(f"{i},{i},{i},{i % 7}\n" for i in range(20)))
+        made = self.train("--data", data, "--ignore-columns x --label-column x:2 --task regression "
+                          "--test-split 0.2 --layers 4 --epochs 1")
+        found = self.succeed("predict", made.folder, "--data", data, "--keep-columns all --output -").out
+        self.assertEqual(found.splitlines()[0], "id,x:2,a,x,x:3,data:x:2")
+
     def test_from_a_pipe_to_a_pipe(self):
         made, data = self.trained()
         rows = flowers()
@@ -460,12 +468,21 @@ class Tables(command.CommandTest):
 
     def test_predictions_as_npy(self):
         made, data = self.trained()
+        rows, names = self.predict(made, data, "--probabilities"), sorted(FLOWERS, key=str.encode)
         for flags, kind, shape, size in (("", "<i4", "(150,)", 600), ("--probabilities", "<f4", "(150, 3,)", 1800)):
             path = self.folder / "found.npy"
             self.succeed("predict", made.folder, "--data", data, "--output", path, flags)
             raw = path.read_bytes()
             self.assertIn(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}".encode(), raw[:128])
-            self.assertEqual(len(raw) % 64, size % 64)
+            self.assertEqual((len(raw) - size) % 64, 0)
+            self.assertLess(len(raw) - size, 256)
+            found = struct.unpack(f"<{size // 4}{kind[1]}", raw[-size:])
+            if flags:
+                expected = [float(row["p:" + name]) for row in rows for name in names]
+                for a, b in zip(found, expected, strict=True):
+                    self.assertAlmostEqual(a, b, delta=1e-6)
+            else:
+                self.assertEqual([names[i] for i in found], [row["label"] for row in rows])
         self.assert_refused(run("predict", made.folder, "--data", data, "--output", path, "--keep-columns all"), 2,
                             ["NPY"])
 

@@ -8,8 +8,6 @@ of an earlier version, and 2.21.0 gives them to 2e-6 a batch.
 import functools
 import os
 import re
-import shutil
-import tempfile
 import unittest
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,24 +41,12 @@ def in_every_world(check):
     return test
 
 
-def setUpModule():
-    Tutorial.runs = Path(tempfile.mkdtemp(prefix="lockstep-tutorial-"))
-    unittest.addModuleCleanup(shutil.rmtree, Tutorial.runs, ignore_errors=True)
-
-
-@functools.cache
 def first_5000(data, layers, launch, ranks):
-    """Every world trains once, whatever number of tests look at it."""
-    folder = Tutorial.runs / f"{Path(data).name}-{layers}-{launch}-{ranks}"
-    result = command.run("train --data", data, FIRST_5000, f"--layers {layers} --run-dir", folder, **{launch: ranks})
-    if result.code != 0:
-        raise AssertionError(str(result))
-    return command.Run(folder, result)
+    return command.trained_once("--data", data, FIRST_5000, f"--layers {layers}", **{launch: ranks})
 
 
 class Tutorial:
     """The tests of one data set: `data`, `worlds`, and what `tensorflow` gives for the two networks."""
-    runs = None
 
     def assert_tensorflows(self, run, layers):
         expected = self.tensorflow[layers]

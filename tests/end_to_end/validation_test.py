@@ -5,7 +5,7 @@ import shutil
 import unittest
 
 import command
-from command import Run, run
+from command import Run, run, step_of
 
 DATA = "--data synthetic --train-limit 400 --test-limit 60 --batch-size 40 --layers 16 --progress off"
 # The loss on 120 records of validation is least after some epochs, and rises then.
@@ -30,10 +30,6 @@ def epochs_of(folder):
     """All that is recorded of each epoch but times."""
     lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
-
-
-def step_of(checkpoint):
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def hash_in(checkpoint):
@@ -99,11 +95,10 @@ class Validation(command.CommandTest):
         for after in (7 * (best - 1) + 3, 7 * best, 7 * (best + 1) + 5):  # steps
             folder = self.folder / f"after-{after}"
             shutil.copytree(whole.folder, folder)
-            for path in Run(folder).checkpoints:
-                if step_of(path) > after:
-                    shutil.rmtree(path)
-            summary = folder / "summary.json"
-            summary.write_text(summary.read_text().replace('"finished"', '"failed"'))
+            Run(folder).cut_back(after)
+            epochs = folder / "epochs.jsonl"
+            ended = epochs.read_text().splitlines(keepends=True)[:after // 7]
+            epochs.write_text("".join(ended))
             with self.subTest(after=after):
                 self.succeed("train --progress off --resume", folder, threads=3)
                 self.assertEqual(epochs_of(folder), epochs_of(whole.folder))
