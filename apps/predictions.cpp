@@ -151,13 +151,12 @@ class KeptColumns {
     const std::vector<std::string>& names = is_all ? there : output.kept_columns;
     for (const std::string& name : names) {
       std::string head = name;
-      while (head == "id" || contains(taken, head) || (head != name && contains(names, head))) {
-        head.insert(0, "data:");
-      }
+      const auto is_taken = [&] {
+        return head == "id" || contains(taken, head) || (head != name && contains(names, head));
+      };
+      while (is_taken()) head.insert(0, "data:");
       const std::string first = head;  // of columns that are named alike
-      for (int n = 2; contains(heads_, head) || contains(taken, head) ||
-                      (head != name && contains(names, head));
-           ++n) {
+      for (int n = 2; contains(heads_, head) || is_taken(); ++n) {
         head = first + ":" + std::to_string(n);
       }
       heads_.push_back(std::move(head));

@@ -229,8 +229,8 @@ void RankOfSweep::begin_record() {
                        .base = decisive_settings(base_),
                        .trials = {}};
   begin.base.emplace_back("data", base_.data);
-  for (auto& [name, value] :
-       begin.base) {  // decisive for allreduce: a trial has those of its group
+  // Decisive for allreduce: a trial has those of its group.
+  for (auto& [name, value] : begin.base) {
     if (name == "ranks") value = std::to_string(sweep_.group);
   }
   for (const TrialSettings& settings : sweep_.trials) begin.trials.push_back({settings});

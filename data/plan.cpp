@@ -132,11 +132,12 @@ std::uint64_t Plan::leaf(std::uint64_t step) const noexcept {
 }
 
 std::uint64_t Plan::largest_leaf() const noexcept {
+  const std::uint64_t most = options_.leaf > 0 ? options_.leaf : options_.max_leaf;
   std::uint64_t largest = leaf(0);
   if (options_.rebatch != Rebatch::balanced) return largest;
   // Under `balanced` step 0 may have smaller pieces than another one, if streams are empty. The
   // sizes of a rank's pieces repeat after as many steps as there are ranks, until its stream ends.
-  for (std::uint64_t step = 1; step < std::min(steps_, options_.ranks); ++step) {
+  for (std::uint64_t step = 1; largest < most && step < std::min(steps_, options_.ranks); ++step) {
     largest = std::max(largest, leaf(step));
   }
   return largest;
