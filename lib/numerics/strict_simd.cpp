@@ -285,7 +285,28 @@ struct InputTask {
   std::size_t stride;
   float* dx;  ///< transposed: [k][input_columns]
   bool accumulate;
+  // What is prefetched meanwhile: the ends of some rows of the block that store_transposed()
+  // writes.
+  const float* row;   ///< of dx
+  const float* mask;  ///< of x; null: none
+  std::size_t step;
+  std::size_t rows;
+  std::size_t last;  ///< column of a row
 };
+
+/// Prefetches a panel's share of the rows of a task. All of them at once would be more than the
+/// processor keeps track of.
+HWY_INLINE void prefetch_stored(const InputTask& t, std::size_t panel) {
+  const std::size_t panels = t.w.layout.panels();
+  const std::size_t end = t.rows * (panel + 1) / panels;
+  for (std::size_t i = t.rows * panel / panels; i < end; ++i) {
+    // A row may begin in the middle of a cache line.
+    for (const std::size_t at : {i * t.step, i * t.step + t.last}) {
+      hwy::Prefetch(t.row + at);
+      if (t.mask != nullptr) hwy::Prefetch(t.mask + at);
+    }
+  }
+}
 
 template <class Chain, std::size_t R, std::size_t V>
 struct InputTile {
@@ -309,6 +330,7 @@ struct InputTile {
           hwy::Prefetch(next + c);
         }
       }
+      prefetch_stored(t, panel);
       const Strided terms{weights, width, 1, t.dz + j * t.stride, t.stride};
       Chain::template add<12>(sums, terms, std::min(panel_columns, layout.outputs - j));
     }
@@ -371,20 +393,27 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   alignas(64) std::array<float, panel_unit * input_columns> tile{};
   for (std::size_t k = all.begin; k < std::min(all.end, dx.cols); k += panel_unit) {
     const std::size_t inputs = std::min(panel_unit, dx.cols - k);
-    // What store_transposed() needs; a row may begin in the middle of a cache line.
-    for (std::size_t i = 0; i < dx.rows; ++i) {
-      for (const std::size_t column : {k, k + inputs - 1}) {
-        __builtin_prefetch(dx.data + i * dx.cols + column, /*rw=*/1);
-        if (below == Activation::relu) hwy::Prefetch(x.data + i * x.cols + column);
-      }
-    }
+    const std::size_t all_tiles = ceil_divide(stride, max_columns) * inputs;  // in inputs
+    std::size_t done = 0;
     if (accumulate) transpose_columns<Float32Chain>(dx, k, inputs, tile.data(), input_columns);
     for (std::size_t i = 0; i < stride; i += max_columns) {
       const std::size_t columns = std::min(max_columns, stride - i);
       for_tiles(inputs, max_rows(columns / lanes), [&](std::size_t r, std::size_t rows) HWY_ATTR {
-        Dispatch<InputTile, Chain, InputTask, max_vectors, max_rows>::call(
-            rows, columns,
-            {w, k + r, dz + i, stride, tile.data() + r * input_columns + i, accumulate});
+        const std::size_t first = dx.rows * done / all_tiles;
+        done += rows;
+        const std::size_t at = first * dx.cols + k;
+        const InputTask task{.w = w,
+                             .k = k + r,
+                             .dz = dz + i,
+                             .stride = stride,
+                             .dx = tile.data() + r * input_columns + i,
+                             .accumulate = accumulate,
+                             .row = dx.data + at,
+                             .mask = below == Activation::relu ? x.data + at : nullptr,
+                             .step = dx.cols,
+                             .rows = dx.rows * done / all_tiles - first,
+                             .last = inputs - 1};
+        Dispatch<InputTile, Chain, InputTask, max_vectors, max_rows>::call(rows, columns, task);
       });
     }
     store_transposed(tile.data(), k, x, below, dx);

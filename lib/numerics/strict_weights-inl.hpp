@@ -255,6 +255,17 @@ HWY_INLINE void clear_padding(Sums<R, V>& sums, std::size_t exist) {
   }
 }
 
+/// Prefetches the nodes that merge_pending_sections() will load, and the one that it will store.
+template <std::size_t R, std::size_t V>
+HWY_INLINE void prefetch_sections(const WeightsTask& t) {
+  const int waiting = std::popcount(t.section);
+  const int merges = t.last_section ? waiting : std::countr_one(t.section);
+  for (int node = waiting - merges; node < waiting + (merges == 0 ? 1 : 0); ++node) {
+    const float* at = section_node(t, static_cast<std::size_t>(node));
+    for (std::size_t r = 0; r < R; ++r, at += t.dw_step) prefetch_columns<V>(at);
+  }
+}
+
 /// merge_pending() for nodes of sections. The root goes to dw.
 template <std::size_t R, std::size_t V>
 HWY_INLINE void merge_pending_sections(Sums<R, V>& sums, const WeightsTask& t) {
@@ -303,8 +314,7 @@ HWY_INLINE void sum_leaves(Sums<R, V>& sums, const WeightsTask& t) {
 template <class Chain, std::size_t R, std::size_t V>
 struct WeightsTile {
   static void run(const WeightsTask& t) {
-    // The sums are written at the end.
-    for (std::size_t r = 0; r < R; ++r) prefetch_columns<V>(t.dw + r * t.dw_step);
+    prefetch_sections<R, V>(t);
     Sums<R, V> sums;
     if constexpr (Chain::is_bf16) {
       sum_bf16_leaves(sums, t);
