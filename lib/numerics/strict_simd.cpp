@@ -150,6 +150,9 @@ std::size_t list_columns(Matrix<const float> x, std::uint32_t* list) {
   std::size_t count = 0;
   std::uint32_t chunk = 0;  // bits of a chunk's columns in use
   for (std::size_t k = 0; k < x.cols; k += lanes) {
+    for (std::size_t i = 0; i < x.rows; ++i) {  // rows that are listed next
+      hwy::Prefetch(x.data + (x.rows + i) * x.cols + k);
+    }
     const auto used = used_columns(x, k);
     if constexpr (Chain::is_bf16) {
       std::array<std::uint8_t, 8> stored{};
