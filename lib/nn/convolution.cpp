@@ -71,18 +71,19 @@ class PoolLayer : public Layer<Real> {
 
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) final {
-    if (!windows_.cover()) std::fill(dx.flat().begin(), dx.flat().end(), Real{0});
     const std::size_t each = 2 * windows_.channels();
     const auto scratch = pass.scratch.get(Scratch<Real>::columns, each * product_threads());
     share(x.rows, 1, x.cols, [&](Range rows, std::size_t thread) {
+      const Matrix<Real> mine = dx.slice(rows);
+      if (!windows_.cover()) std::fill(mine.flat().begin(), mine.flat().end(), Real{0});
       for (std::size_t i = rows.begin; i < rows.end; ++i) {
         windows_.for_each([&](std::size_t out, std::size_t in) {
           spread(dz.row(i).data() + out, x.row(i).data() + in, dx.row(i).data() + in,
                  scratch.data() + thread * each);
         });
       }
+      apply_relu_gradient(below, x.slice(rows), mine);
     });
-    apply_relu_gradient(below, x, dx);
   }
 
  protected:
@@ -312,9 +313,8 @@ class ConvolutionLayer final : public Layer<Real> {
       const Matrix<Real> gradients = windows(pass, rows.size());
       pass.products.backward_input(by_position(dz.slice(rows)), weights(pass), gradients,
                                    Activation::identity, gradients);
-      scatter(gradients, dx.slice(rows));
+      scatter(gradients, x.slice(rows), below, dx.slice(rows));
     });
-    apply_relu_gradient(below, x, dx);
   }
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
@@ -358,11 +358,14 @@ class ConvolutionLayer final : public Layer<Real> {
     return result;
   }
 
-  void scatter(Matrix<const Real> windows, Matrix<Real> dx) const {
+  /// Adds up the gradients by the windows, and multiplies by the derivative of `below`.
+  void scatter(Matrix<const Real> windows, Matrix<const Real> x, Activation below,
+               Matrix<Real> dx) const {
     share(dx.rows, 1, positions_ * windows_.size(), [&](Range images, std::size_t) {
       for (std::size_t i = images.begin; i < images.end; ++i) {
         windows_.scatter(windows.row(i * positions_).data(), dx.row(i).data());
       }
+      apply_relu_gradient(below, x.slice(images), dx.slice(images));
     });
   }
 

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/philox.hpp"
 #include "lockstep/nn/layer.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -23,25 +24,32 @@ class DropoutLayer final : public Layer<Real> {
         kept_(static_cast<Real>(1 / (1 - spec.rate))) {}
 
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
-    apply(pass, x, y);
+    share(x.rows, 1, operations(pass) * x.cols,
+          [&](Range rows, std::size_t) { apply(pass, rows, x, y); });
   }
 
   void backward_input(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
-    apply(pass, dz, dx);
-    apply_relu_gradient(below, x, dx);
+    share(dz.rows, 1, operations(pass) * dz.cols, [&](Range rows, std::size_t) {
+      apply(pass, rows, dz, dx);
+      apply_relu_gradient(below, x.slice(rows), dx.slice(rows));
+    });
   }
 
  private:
-  /// The same mask forward and backward: `from` where kept, else zero; all of `from` in evaluation.
-  /// NaN is never dropped, so that the record that it comes from is found.
-  void apply(const Pass<Real>& pass, Matrix<const Real> from, Matrix<Real> to) const {
+  /// For a value, about: a quarter of Philox, or a copy.
+  static std::size_t operations(const Pass<Real>& pass) { return pass.draws ? 20 : 1; }
+
+  /// For some of the rows. The same mask forward and backward: `from` where kept, else zero; all of
+  /// `from` in evaluation. NaN is never dropped, so that the record that it comes from is found.
+  void apply(const Pass<Real>& pass, Range rows, Matrix<const Real> from, Matrix<Real> to) const {
     if (!pass.draws) {
-      std::copy(from.flat().begin(), from.flat().end(), to.flat().begin());
+      const auto values = from.slice(rows).flat();
+      std::copy(values.begin(), values.end(), to.slice(rows).flat().begin());
       return;
     }
     const Philox::Key key = key_of(*pass.draws);
-    for (std::size_t i = 0; i < from.rows; ++i) {
+    for (std::size_t i = rows.begin; i < rows.end; ++i) {
       const std::uint64_t row = pass.draws->first_row + i;
       const auto in = from.row(i);
       const auto out = to.row(i);

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/text.hpp"
 #include "lockstep/nn/layer.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep::nn {
 namespace {
@@ -30,12 +31,15 @@ class EmbeddingLayer final : public Layer<Real> {
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
     const auto weights = pass.block.value(pass.tensor);
     const Matrix<Real> values = reshape_to_columns(spec_.width, y);
-    for (std::size_t i = 0; i < values.rows; ++i) {
-      const auto row = row_of(x.data[i]);
-      for (std::size_t j = 0; j < spec_.width; ++j) {
-        values(i, j) = row ? weights[index(pass, *row, j)] : not_a_number;
+    constexpr std::size_t operations = 8;  // for a value, about: its place in the weights
+    share(values.rows, 1, operations * spec_.width, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
+        const auto row = row_of(x.data[i]);
+        for (std::size_t j = 0; j < spec_.width; ++j) {
+          values(i, j) = row ? weights[index(pass, *row, j)] : not_a_number;
+        }
       }
-    }
+    });
   }
 
   std::string input_problem(std::span<const Real> x) const override {

@@ -156,12 +156,13 @@ struct GradientSlice {
 
 /// One layer of a network. It owns no weights: they are in the parameter block of each pass.
 ///
-/// Rows are examples. Functions are called by one thread and computed on the rank's threads; they
-/// are local unless sums_over_batch(). A layer keeps no per-row state between calls:
-/// weight_gradients() also receives rows computed on other ranks. A layer is canonical if each row
-/// of forward() and backward_input() is one fixed expression of its input row, and
-/// weight_gradients() is the sum over the rows by leaves: each leaf is summed row by row, and the
-/// leaves are added as a tree (numerics/leaf_tree.hpp).
+/// Rows are examples. Functions are called by one thread; those of the built-in layers compute on
+/// the rank's threads (ReplicaOptions::threads), but for the gradient of an embedding. They are
+/// local unless sums_over_batch(). A layer keeps no per-row state between calls: weight_gradients()
+/// also receives rows computed on other ranks. A layer is canonical if each row of forward() and
+/// backward_input() is one fixed expression of its input row, and weight_gradients() is the sum
+/// over the rows by leaves: each leaf is summed row by row, and the leaves are added as a tree
+/// (numerics/leaf_tree.hpp).
 ///
 /// A layer of several inputs (Merges) has no tensors. forward() is called for each of them in
 /// order, Pass::input of them before, and adds x to what the calls before left in y;
@@ -272,11 +273,11 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                window's order, divided by their number; global-pool: one window, the image
 ///   dropout      element e of row r: word e % 4 of Philox(e / 4, r; key of seed, layer, step)
 ///                below rate * 2^32 is zero; others are multiplied by 1 / (1 - rate), rounded
-///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; y = (x - m) /
-///                sqrt(s + 1e-5) * gain + bias, every operation rounded
-///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2 of the sums S1 of x and
-///                S2 of x^2 over the batch (BatchSums), N terms per channel, and
-///                1 / sqrt(s + 1e-5), all in double and then rounded; then the activation
+///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; r = 1 / sqrt(s + 1e-5);
+///                y = (x - m) r gain + bias, from left to right; every operation rounded
+///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2, at least 0, of the sums
+///                S1 of x and S2 of x^2 over the batch (BatchSums), N terms per channel; m and r
+///                are computed in double, then rounded; then the activation
 ///   add          y = activation((x1 + x2) + x3 ...), every addition rounded
 ///   concatenate  the channels of every pixel, input after input
 ///   embedding    the row of W [vocabulary, width] for each value; dW as of the dense product with

@@ -19,7 +19,9 @@ class AddLayer final : public Layer<Real> {
 
   void forward(const Pass<Real>& pass, Matrix<const Real> x, Matrix<Real> y) override {
     const bool is_relu = pass.input == last_ && activation_ == Activation::relu;
-    for_parts(x, y, [&](std::span<const Real> from, std::span<Real> to) {
+    share(y.rows, 1, y.cols, [&](Range rows, std::size_t) {
+      const auto from = x.slice(rows).flat();
+      const auto to = y.slice(rows).flat();
       if (pass.input == 0)
         return static_cast<void>(std::copy(from.begin(), from.end(), to.begin()));
       for (std::size_t i = 0; i < to.size(); ++i) {
@@ -31,19 +33,14 @@ class AddLayer final : public Layer<Real> {
 
   void backward_input(const Pass<Real>& /*pass*/, Matrix<const Real> dz, Matrix<const Real> x,
                       Activation below, Matrix<Real> dx) override {
-    for_parts(dz, dx, [](std::span<const Real> from, std::span<Real> to) {
-      std::copy(from.begin(), from.end(), to.begin());
+    share(dx.rows, 1, dx.cols, [&](Range rows, std::size_t) {
+      const auto from = dz.slice(rows).flat();
+      std::copy(from.begin(), from.end(), dx.slice(rows).flat().begin());
+      apply_relu_gradient(below, x.slice(rows), dx.slice(rows));
     });
-    apply_relu_gradient(below, x, dx);
   }
 
  private:
-  template <class Work>
-  static void for_parts(Matrix<const Real> from, Matrix<Real> to, Work work) {
-    share(to.rows, 1, to.cols,
-          [&](Range rows, std::size_t) { work(from.slice(rows).flat(), to.slice(rows).flat()); });
-  }
-
   Activation activation_;
   std::size_t last_;  // input
 };
@@ -75,13 +72,14 @@ class ConcatenateLayer final : public Layer<Real> {
                       Activation below, Matrix<Real> dx) override {
     const Range part = parts_[pass.input];
     const Matrix<const Real> from = reshape_to_columns(channels_, dz);
+    const Matrix<const Real> input = reshape_to_columns(part.size(), x);
     const Matrix<Real> to = reshape_to_columns(part.size(), dx);
     share(to.rows, 1, part.size(), [&](Range positions, std::size_t) {
       for (std::size_t i = positions.begin; i < positions.end; ++i) {
         std::copy_n(from.row(i).data() + part.begin, part.size(), to.row(i).data());
       }
+      apply_relu_gradient(below, input.slice(positions), to.slice(positions));
     });
-    apply_relu_gradient(below, x, dx);
   }
 
  private:

@@ -37,8 +37,8 @@ struct TrainingRows {
 /// The buffers hold all rows over which weight gradients are summed; a rank computes its own rows
 /// with forward and backward, and may receive the others from other ranks. All memory is allocated
 /// in the constructor or by the first step, except by embeddings. Functions are called by one
-/// thread and computed on the rank's threads; they are local, except with layers that sum over the
-/// batch.
+/// thread and computed on the rank's threads, but for losses, custom layers and the gradients of
+/// embeddings; they are local, except with layers that sum over the batch.
 template <class Real>
 class Network {
  public:

@@ -4,11 +4,13 @@
 #include <limits>
 
 #include "lockstep/nn/layer.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 namespace lockstep::nn {
 namespace {
 
 constexpr double epsilon = 1e-5;
+constexpr std::size_t operations = 5;  // for a value, about: see share()
 
 enum TensorOrder : std::size_t { gain, bias, running_mean, running_variance };
 
@@ -31,10 +33,12 @@ void gain_and_bias_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matri
   sums(gain, [&](Matrix<const Real> from, Matrix<const Real> by_output) -> Matrix<const Real> {
     const auto memory = pass.scratch.get(Scratch<Real>::columns, from.rows * channels);
     const Matrix<Real> terms(memory.data(), from.rows, channels);
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      normalise(from.row(i), terms.row(i));
-      for (std::size_t c = 0; c < channels; ++c) terms(i, c) = by_output(i, c) * terms(i, c);
-    }
+    share(from.rows, 1, operations * channels, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
+        normalise(from.row(i), terms.row(i));
+        for (std::size_t c = 0; c < channels; ++c) terms(i, c) = by_output(i, c) * terms(i, c);
+      }
+    });
     return terms;
   });
   sums(bias, [](Matrix<const Real>, Matrix<const Real> by_output) { return by_output; });
@@ -77,15 +81,17 @@ class BatchNormLayer final : public Layer<Real> {
     const auto biases = pass.block.value(pass.tensor + bias);
     const Matrix<const Real> from = reshape_to_columns(channels_, x);
     const Matrix<Real> to = reshape_to_columns(channels_, y);
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      const Real* in = from.row(i).data();
-      Real* out = to.row(i).data();
-      for (std::size_t c = 0; c < channels_; ++c) {
-        out[c] = (in[c] - mean_[c]) * scale_[c] * gains[c] + biases[c];
+    share(from.rows, 1, operations * channels_, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
+        const Real* in = from.row(i).data();
+        Real* out = to.row(i).data();
+        for (std::size_t c = 0; c < channels_; ++c) {
+          out[c] = (in[c] - mean_[c]) * scale_[c] * gains[c] + biases[c];
+        }
+        if (activation_ != Activation::relu) continue;
+        for (std::size_t c = 0; c < channels_; ++c) out[c] = relu(out[c]);
       }
-      if (activation_ != Activation::relu) continue;
-      for (std::size_t c = 0; c < channels_; ++c) out[c] = relu(out[c]);
-    }
+    });
   }
 
   /// With n = (x - mean) * scale and N terms per channel:
@@ -97,24 +103,30 @@ class BatchNormLayer final : public Layer<Real> {
     const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
     const Matrix<Real> to = reshape_to_columns(channels_, dx);
     if (pass.batch == nullptr) {  // frozen: mean and scale are constants
-      for (std::size_t i = 0; i < from.rows; ++i) {
-        for (std::size_t c = 0; c < channels_; ++c)
-          to(i, c) = gains[c] * scale_[c] * by_output(i, c);
-      }
-      return apply_relu_gradient(below, x, dx);
+      share(from.rows, 1, operations * channels_, [&](Range rows, std::size_t) {
+        for (std::size_t i = rows.begin; i < rows.end; ++i) {
+          for (std::size_t c = 0; c < channels_; ++c) {
+            to(i, c) = gains[c] * scale_[c] * by_output(i, c);
+          }
+        }
+        apply_relu_gradient(below, from.slice(rows), to.slice(rows));
+      });
+      return;
     }
     sum_gradients(pass, by_output, from);
     const double terms = terms_of(*pass.batch);
     for (double& sum : sums_) sum = sum / terms;
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      for (std::size_t c = 0; c < channels_; ++c) {
-        const Real n = (from(i, c) - mean_[c]) * scale_[c];
-        const auto mean_dz = static_cast<Real>(sums_[c]);
-        const auto mean_dz_n = static_cast<Real>(sums_[channels_ + c]);
-        to(i, c) = gains[c] * scale_[c] * (by_output(i, c) - mean_dz - n * mean_dz_n);
+    share(from.rows, 1, operations * channels_, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
+        for (std::size_t c = 0; c < channels_; ++c) {
+          const Real n = (from(i, c) - mean_[c]) * scale_[c];
+          const auto mean_dz = static_cast<Real>(sums_[c]);
+          const auto mean_dz_n = static_cast<Real>(sums_[channels_ + c]);
+          to(i, c) = gains[c] * scale_[c] * (by_output(i, c) - mean_dz - n * mean_dz_n);
+        }
       }
-    }
-    apply_relu_gradient(below, x, dx);
+      apply_relu_gradient(below, from.slice(rows), to.slice(rows));
+    });
   }
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
@@ -145,14 +157,16 @@ class BatchNormLayer final : public Layer<Real> {
   void compute_batch_statistics(BatchSums& batch, Matrix<const Real> x) {
     batch.sum(sums_, [&](Range examples, std::span<double> into) {
       const Matrix<const Real> rows = reshape_to_columns(channels_, x.slice(examples));
-      for (std::size_t i = 0; i < rows.rows; ++i) {
-        const Real* in = rows.row(i).data();
-        for (std::size_t c = 0; c < channels_; ++c) {
-          const auto value = static_cast<double>(in[c]);
-          into[c] = into[c] + value;
-          into[channels_ + c] = into[channels_ + c] + value * value;
+      share_channels(rows.rows, [&](Range channels) {
+        for (std::size_t i = 0; i < rows.rows; ++i) {
+          const Real* in = rows.row(i).data();
+          for (std::size_t c = channels.begin; c < channels.end; ++c) {
+            const auto value = static_cast<double>(in[c]);
+            into[c] = into[c] + value;
+            into[channels_ + c] = into[channels_ + c] + value * value;
+          }
         }
-      }
+      });
     });
     const double terms = terms_of(batch);
     for (std::size_t c = 0; c < channels_; ++c) {
@@ -181,15 +195,27 @@ class BatchNormLayer final : public Layer<Real> {
   /// Computes the sums of dz and of dz n.
   void sum_gradients(const Pass<Real>& pass, Matrix<const Real> dz, Matrix<const Real> x) {
     pass.batch->sum(sums_, [&](Range examples, std::span<double> into) {
-      for (std::size_t i = examples.begin * positions_; i < examples.end * positions_; ++i) {
-        for (std::size_t c = 0; c < channels_; ++c) {
-          const Real n = (x(i, c) - mean_[c]) * scale_[c];
-          into[c] = into[c] + static_cast<double>(dz(i, c));
-          into[channels_ + c] =
-              into[channels_ + c] + static_cast<double>(dz(i, c)) * static_cast<double>(n);
+      const Range rows = {examples.begin * positions_, examples.end * positions_};
+      share_channels(rows.size(), [&](Range channels) {
+        for (std::size_t i = rows.begin; i < rows.end; ++i) {
+          for (std::size_t c = channels.begin; c < channels.end; ++c) {
+            const Real n = (x(i, c) - mean_[c]) * scale_[c];
+            into[c] = into[c] + static_cast<double>(dz(i, c));
+            into[channels_ + c] =
+                into[channels_ + c] + static_cast<double>(dz(i, c)) * static_cast<double>(n);
+          }
         }
-      }
+      });
     });
+  }
+
+  /// Calls add(part) for parts of the channels, on the rank's threads; it adds the terms of `rows`
+  /// rows. Rows are not divided, so that the terms of a channel are added in their order.
+  template <class Add>
+  void share_channels(std::size_t rows, Add add) const {
+    constexpr std::size_t unit = 8;  // about a cache line of doubles
+    if (channels_ <= unit) return add(Range{0, channels_});
+    share(channels_, unit, operations * rows, [&](Range part, std::size_t) { add(part); });
   }
 
   /// A variance of finite values may exceed float32: then the running one is its greatest number.
@@ -251,12 +277,14 @@ class LayerNormLayer final : public Layer<Real> {
     const auto bias = pass.block.value(pass.tensor + 1);
     const Matrix<const Real> from = reshape_to_columns(channels_, x);
     const Matrix<Real> to = reshape_to_columns(channels_, y);
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      const auto [mean, scale] = statistics<Real>(from.row(i));
-      for (std::size_t c = 0; c < channels_; ++c) {
-        to(i, c) = (from(i, c) - mean) * scale * gain[c] + bias[c];
+    share(from.rows, 1, 2 * operations * channels_, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
+        const auto [mean, scale] = statistics<Real>(from.row(i));
+        for (std::size_t c = 0; c < channels_; ++c) {
+          to(i, c) = (from(i, c) - mean) * scale * gain[c] + bias[c];
+        }
       }
-    }
+    });
   }
 
   /// With n = (x - mean) * scale and g = dz * gain: dx = scale * (g - mean(g) - n * mean(g n)).
@@ -267,21 +295,23 @@ class LayerNormLayer final : public Layer<Real> {
     const Matrix<const Real> by_output = reshape_to_columns(channels_, dz);
     const Matrix<Real> to = reshape_to_columns(channels_, dx);
     const auto count = static_cast<Real>(channels_);
-    for (std::size_t i = 0; i < from.rows; ++i) {
-      const auto [mean, scale] = statistics<Real>(from.row(i));
-      Real sum = 0;
-      Real product = 0;
-      for (std::size_t c = 0; c < channels_; ++c) {
-        const Real g = by_output(i, c) * gain[c];
-        sum = sum + g;
-        product = product + g * ((from(i, c) - mean) * scale);
+    share(from.rows, 1, 3 * operations * channels_, [&](Range rows, std::size_t) {
+      for (std::size_t i = rows.begin; i < rows.end; ++i) {
+        const auto [mean, scale] = statistics<Real>(from.row(i));
+        Real sum = 0;
+        Real product = 0;
+        for (std::size_t c = 0; c < channels_; ++c) {
+          const Real g = by_output(i, c) * gain[c];
+          sum = sum + g;
+          product = product + g * ((from(i, c) - mean) * scale);
+        }
+        for (std::size_t c = 0; c < channels_; ++c) {
+          const Real n = (from(i, c) - mean) * scale;
+          to(i, c) = scale * (by_output(i, c) * gain[c] - sum / count - n * (product / count));
+        }
       }
-      for (std::size_t c = 0; c < channels_; ++c) {
-        const Real n = (from(i, c) - mean) * scale;
-        to(i, c) = scale * (by_output(i, c) * gain[c] - sum / count - n * (product / count));
-      }
-    }
-    apply_relu_gradient(below, x, dx);
+      apply_relu_gradient(below, from.slice(rows), to.slice(rows));
+    });
   }
 
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,

@@ -117,7 +117,11 @@ thread_local std::unique_ptr<Team> team;  // null: this thread alone
 
 void set_product_threads(int threads) {
   const auto count = static_cast<std::size_t>(std::max(1, threads));
-  if (count != product_threads()) team = count > 1 ? std::make_unique<Team>(count) : nullptr;
+  if (count != product_threads()) {
+    team.reset();  // first, so that the threads of both do not count together
+    omp_set_num_threads(1);
+    if (count > 1) team = std::make_unique<Team>(count);
+  }
   omp_set_num_threads(static_cast<int>(count));  // of the libraries
 }
 

@@ -9,7 +9,8 @@ namespace lockstep {
 
 /// Sets the number of threads of this rank's products, at least 1. Local to the calling thread.
 ///
-/// Errors   throws Error with exit code 2 if the system does not permit that many threads.
+/// Errors   throws Error with exit code 2 if the system does not permit that many threads; then
+///          this thread computes alone.
 void set_product_threads(int threads);
 
 /// The number of these threads.

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 
@@ -283,8 +284,6 @@ class ProcessorKernels final : public UpdateKernels {
       : values_(values), gradients_(gradients), first_(first), second_(second), ends_(ends) {}
 
   bool run(const RangePass& pass) override {
-    constexpr std::size_t unit = 256;  // weights that threads do not divide: whole cache lines
-    constexpr std::size_t operations = 20;
     std::atomic<bool> all = true;
     for (std::size_t i = 0, first = pass.range.begin; first < pass.range.end; ++i) {
       const std::size_t end = i < ends_.size() ? ends_[i] : pass.range.end;
@@ -303,15 +302,25 @@ class ProcessorKernels final : public UpdateKernels {
   std::vector<ExactSquares::Words> squares(std::span<const Squares> asked,
                                            const PassFactors& factors) override {
     std::vector<ExactSquares::Words> all;
-    for (const auto& [what, range] : asked) {
-      ExactSquares squares;
-      for_each_part(range, [&](const Spans& part) { add(what, part, factors, squares); });
-      all.push_back(squares.sum());
+    for (const Squares& ask : asked) {
+      const std::uint64_t first = ask.range.begin;
+      std::vector<ExactSquares> each(product_threads());
+      share(ask.range.size(), unit, operations, [&](Range mine, std::size_t thread) {
+        for_each_part({first + mine.begin, first + mine.end},
+                      [&](const Spans& part) { add(ask.what, part, factors, each[thread]); });
+      });
+      ExactSquares::Words& sum = all.emplace_back();
+      for (const ExactSquares& part : each) {
+        std::transform(sum.begin(), sum.end(), part.sum().begin(), sum.begin(), std::plus<>());
+      }
     }
     return all;
   }
 
  private:
+  static constexpr std::size_t unit = 256;       // weights that threads do not divide: cache lines
+  static constexpr std::size_t operations = 20;  // for a weight, about: see share()
+
   static void add(Squared what, const Spans& part, const PassFactors& factors,
                   ExactSquares& squares) {
     switch (what) {

@@ -31,7 +31,7 @@ std::optional<ScheduleKind> schedule_named(std::string_view name) noexcept;
 ///   step           decay^floor(u / every)
 ///   exponential    decay^(u / every)
 ///
-/// After `steps` steps, linear and cosine stay at `last`.
+/// From step `steps` on, linear and cosine are `last`.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   std::uint64_t warmup = 0;
@@ -198,7 +198,7 @@ struct RankSums {
 /// every operation is rounded to float32, in one order, without contraction. Norms are of exact
 /// sums of squares, in integers, read with a relative error below 2^-51. So an
 /// update depends neither on the vector width, nor on the division of the block among ranks and
-/// threads, nor on how tensors are cut. Passes run on the rank's threads, sums of squares on one.
+/// threads, nor on how tensors are cut. Passes and sums of squares run on the rank's threads.
 /// Source   Sutskever et al. 2013 (momentum, in PyTorch's form); Kingma & Ba 2015, alg. 1,
 ///          arXiv:1412.6980; Loshchilov & Hutter 2019, arXiv:1711.05101; You et al. 2017 (LARS),
 ///          arXiv:1708.03888; You et al. 2020 (LAMB), alg. 2, arXiv:1904.00962.

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -55,6 +54,10 @@ double fixed_power(double x, std::uint64_t n) noexcept {
   return power;
 }
 
+bool ends(ScheduleKind kind) noexcept {
+  return kind == ScheduleKind::linear || kind == ScheduleKind::cosine;
+}
+
 }  // namespace
 
 const char* name_of(ScheduleKind kind) noexcept {
@@ -67,11 +70,10 @@ std::optional<ScheduleKind> schedule_named(std::string_view name) noexcept {
 
 double Schedule::factor(std::uint64_t step) const noexcept {
   if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (ends(kind) && step >= steps) return last;
   const std::uint64_t after = step - warmup;
-  const double done =  // the share of the steps after the warm-up
-      steps > warmup
-          ? std::min(1.0, static_cast<double>(after) / static_cast<double>(steps - warmup))
-          : 1;
+  const double done =  // of linear and cosine: the share of the steps after the warm-up
+      ends(kind) ? static_cast<double>(after) / static_cast<double>(steps - warmup) : 0;
   switch (kind) {
     case ScheduleKind::constant: return 1;
     case ScheduleKind::linear: return 1 - (1 - last) * done;
@@ -96,8 +98,7 @@ void require_valid(const Schedule& schedule) {
     throw ConfigError("`" + option + "` with `schedule=" + name_of(schedule.kind) + "`: " + problem,
                       remedy);
   };
-  const bool ends = schedule.kind == ScheduleKind::linear || schedule.kind == ScheduleKind::cosine;
-  if (ends && schedule.steps <= schedule.warmup) {
+  if (ends(schedule.kind) && schedule.steps <= schedule.warmup) {
     refuse("warmup=" + std::to_string(schedule.warmup),
            "leaves none of " + counted(schedule.steps, "step"),
            "use a shorter `warmup`, or more epochs");
@@ -118,7 +119,8 @@ void require_valid(const Schedule& schedule) {
   const std::string where = std::string("schedule=") + name_of(schedule.kind);
   const bool decays =
       schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::exponential;
-  require_used("final_rate", ends, schedule.last == defaults.last, where, "linear or cosine");
+  require_used("final_rate", ends(schedule.kind), schedule.last == defaults.last, where,
+               "linear or cosine");
   require_used("decay", decays, schedule.decay == defaults.decay, where, "step or exponential");
   require_used("decay_every", decays, schedule.every == defaults.every, where,
                "step or exponential");

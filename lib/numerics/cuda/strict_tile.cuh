@@ -187,12 +187,12 @@ __device__ __forceinline__ void read_term(const float* term, unsigned thread, fl
 template <class T>
 using Sums = float[T::thread_rows][T::thread_columns];
 
-/// The chains that terms are added to: those of `sums`, or new ones, whose first term is a product.
-/// That is fma(a, b, +0) but for a zero's sign, which canonical() removes from what is written.
-enum class Chains { go_on, begin };
+/// Whether terms are added to the chains in `sums`, or begin new ones, whose first term is a
+/// product: fma(a, b, +0) but for a zero's sign, which canonical() removes from what is written.
+enum class Chains { accumulate, begin };
 
 /// Adds `terms` terms to every chain, those of the stage from `first` on.
-template <class T, unsigned terms, Chains chains = Chains::go_on>
+template <class T, unsigned terms, Chains chains = Chains::accumulate>
 __device__ __forceinline__ void multiply(const float (*a)[T::rows + 4],
                                          const float (*b)[T::columns + 4], unsigned first,
                                          Sums<T>& sums) {

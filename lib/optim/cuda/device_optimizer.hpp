@@ -26,7 +26,8 @@ struct DeviceUpdateSlice {
   const std::uint8_t* merges = nullptr;
   std::size_t part_count = 0;  ///< at least 1
 
-  /// Set to 1 if a gradient, or what check_sums() computes, is not finite; else unchanged.
+  /// Set to 1 if a gradient or its square, a second moment, a new weight, or what check_sums()
+  /// computes, is not finite; else unchanged.
   int* not_finite = nullptr;
 };
 

@@ -68,7 +68,8 @@ class DeviceUpdate final : public optim::OptimizerState {
   /// Does the update; the last passes are enqueued. Collective over the ranks of `ranks`.
   void run(const DeviceSums& sums, double weight, std::uint64_t step, const optim::RankSums& ranks);
 
-  /// True if the gradient was finite; valid when the update, or the check, is complete.
+  /// True if gradients and their squares were finite, and of an update also second moments, new
+  /// weights and norms; valid when the update, or the check, is complete.
   bool finite() const noexcept { return is_finite_ && *not_finite_.data() == 0; }
 
  private:

@@ -10,6 +10,7 @@
 
 #include "lockstep/nn/custom_layer.hpp"
 #include "lockstep/nn/network.hpp"
+#include "lockstep/numerics/threads.hpp"
 
 using namespace lockstep;
 using namespace lockstep::nn;
@@ -200,6 +201,55 @@ TEST_CASE("float layers compute the double ones' gradients", "[nn][gradient][lay
     forward_backward<float>(single.network, problem.x, {0, 9}, problem.labels);
     forward_backward<double>(exact.network, problem.x, {0, 9}, problem.labels);
     CHECK(distance(single.network, exact.network) < 1e-4);
+  }
+}
+
+TEST_CASE("layers compute the same bits on any number of threads", "[nn][layers]") {
+  constexpr FeatureShape large = {16, 16, 8, true};  // each layer's work is divided: see share()
+  constexpr std::size_t rows = 64;
+  const Convolution conv = {16, 1, Padding::same, Activation::relu};
+  LayerSpec frozen = BatchNorm{};
+  frozen.frozen = true;
+  const std::vector<NetworkShape> shapes = {
+      {large, {conv, BatchNorm{0.9, Activation::relu}, LayerNorm{}, conv, GlobalPool{}}, 3},
+      {large, {conv, LayerNorm{}, conv, Pool{Pooling::max, 3}, Dropout{0.3}, Flatten{}}, 3},
+      {large, {conv, Dropout{0.3}, conv, BatchNorm{}, frozen, conv, frozen, GlobalPool{}}, 3},
+      {large, {{conv, "a"}, {conv, "b", {"input"}}, {Add{}, "", {"a", "b"}}, GlobalPool{}}, 3},
+      {large,
+       {{conv, "a"}, {conv, "b", {"input"}}, {Concatenate{}, "", {"a", "b"}}, GlobalPool{}},
+       3},
+      {flat(64), {Embedding{9, 16}, conv, GlobalPool{}}, 3}};
+  for (const NetworkShape& shape : shapes) {
+    INFO(shape.text());
+    auto problem = random_problem(shape, rows, 5);
+    for (double& x : problem.x) x = std::floor(std::min(std::abs(4 * x), 8.0));  // for embeddings
+    const auto results = [&](int threads) {
+      set_product_threads(threads);
+      RandomNetwork<float> random(shape, rows, 6, float_products("strict"));
+      WholeBatch sums(rows, 32);
+      random.network.set_batch_sums(&sums);
+      auto& block = random.network.parameters();
+      for (std::size_t t = 0; t < block.tensors().size(); ++t) {
+        const ParameterSpec& tensor = block.tensors()[t];
+        if (!tensor.name.ends_with(".variance")) continue;  // of a frozen layer: above 0
+        block.set_logical_value(t, std::vector<float>(tensor.size(), 2));
+      }
+      forward_backward<float>(random.network, problem.x, {0, rows}, problem.labels);
+      set_product_threads(1);
+      std::vector<float> all;
+      const auto add = [&](std::span<const float> values) {
+        all.insert(all.end(), values.begin(), values.end());
+      };
+      for (std::size_t i = 0; i < random.network.layers(); ++i) {
+        add(random.network.activation(i + 1, {0, rows}).flat());
+        add(random.network.gradient(i, {0, rows}).flat());
+      }
+      add(block.gradients());
+      return all;
+    };
+    const auto expected = results(1);
+    CHECK(std::all_of(expected.begin(), expected.end(), [](float x) { return std::isfinite(x); }));
+    for (const int threads : {2, 3}) CHECK((results(threads) == expected));
   }
 }
 

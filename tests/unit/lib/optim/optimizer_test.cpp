@@ -14,6 +14,7 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/collectives/threads.hpp"
+#include "lockstep/numerics/threads.hpp"
 #include "lockstep/optim/update_passes.hpp"
 #include "tests/support/greatest_error.hpp"
 
@@ -349,6 +350,27 @@ TEST_CASE("an update does not depend on how ranks divide the tensors", "[optimiz
   }
 }
 
+TEST_CASE("an update does not depend on the number of threads", "[optimizer]") {
+  constexpr std::size_t count = 30'011;  // enough for several
+  constexpr std::size_t matrix = 25'000;
+  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::lars, OptimizerKind::lamb}) {
+    INFO(name_of(kind));
+    const auto update = [&](int threads) {
+      lockstep::set_product_threads(threads);
+      Optimizer optimizer(count, {.kind = kind, .learning_rate = 0.1, .clip_norm = 0.01},
+                          {{.range = {0, matrix}}, {.range = {matrix, count}, .vector = true}});
+      std::vector<float> w = gradients(count, 9);
+      for (unsigned step = 0; step < 3; ++step) {
+        CHECK(optimizer.update(w, whole(gradients(count, step)), 7, step, {}));
+      }
+      lockstep::set_product_threads(1);
+      return std::pair(w, optimizer.gradient_norm());
+    };
+    const auto one = update(1);
+    for (const int threads : {2, 3}) CHECK((update(threads) == one));
+  }
+}
+
 TEST_CASE("gradients that are not finite are reported by every optimizer", "[optimizer]") {
   for (const auto kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw,
                           OptimizerKind::lars, OptimizerKind::lamb}) {
@@ -438,4 +460,11 @@ TEST_CASE("schedules have the factors of their formulas", "[optimizer]") {
     CHECK(linear.factor(step) == 1 - 0.5 * std::min(1.0, t / 50));
   }
   CHECK(stairs.factor(3) == 1);
+  for (const double last : {0.0, 0.1}) {  // which the formulas give but for their last bits
+    for (const auto kind : {ScheduleKind::linear, ScheduleKind::cosine}) {
+      const Schedule schedule = {.kind = kind, .steps = 50, .last = last};
+      CHECK(schedule.factor(49) > last);
+      for (const std::uint64_t step : {50, 51, 1000}) CHECK(schedule.factor(step) == last);
+    }
+  }
 }
