@@ -193,29 +193,27 @@ class SchemaFinder {
   }
 
   /// Fast path: takes a record of as many fields as columns, all simple numbers; else false.
+  /// Not for tables with several columns of labels, or with a column that is words as asked.
   template <class Place>
   bool take_plain(std::string_view row, char separator, std::span<const Use> uses,
                   const Place& place) {
     std::size_t at = 0;
-    std::size_t label_at = 0;
-    std::size_t label_end = 0;
     FoundLabels* labels = nullptr;
+    std::string_view label;
     for (const Use& use : uses) {
       float number = 0;
       const std::size_t length = at < row.size() ? scan_decimal(row.substr(at), number) : 0;
       const std::size_t end = at + length;
-      if (length == 0 || use.is_named || (end < row.size() && row[end] != separator)) return false;
+      if (length == 0 || (end < row.size() && row[end] != separator)) return false;
       use.found->spread.add(row.substr(at, length));
       if (use.labels != nullptr) {
-        if (labels != nullptr) return false;
         labels = use.labels;
-        label_at = at;
-        label_end = end;
+        label = row.substr(at, length);
       }
       at = end + 1;
     }
     if (at != row.size() + 1) return false;
-    if (labels != nullptr) add_label(*labels, row.substr(label_at, label_end - label_at), place);
+    if (labels != nullptr) add_label(*labels, label, place);
     for (const Use& use : uses) {
       if (use.labels == nullptr && !use.is_skipped) ++use.found->numbers;
     }
@@ -227,12 +225,13 @@ class SchemaFinder {
     CsvRows rows(content, part);
     if (options_.has_header && part.begin == 0) rows.next();
     const std::vector<Use> uses = uses_of_columns();
+    const bool may_be_plain = labels_.size() == 1 && std::ranges::none_of(uses, &Use::is_named);
     std::string scratch;
     const auto place = [&] { return content.path().string() + ":" + std::to_string(rows.line()); };
     while (rows.next()) {
       const std::string_view row = rows.row();
       if (is_blank(row, separator)) continue;
-      if (take_plain(row, separator, uses, place)) continue;
+      if (may_be_plain && take_plain(row, separator, uses, place)) continue;
       const auto fail = [&](const std::string& reason) {
         throw DataError(place() + ": " + reason, mend_line);
       };

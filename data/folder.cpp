@@ -143,6 +143,8 @@ DataSet split(const FolderFiles& files, const DataSetOptions& options) {
   };
   cut(train, options.train_limit);
   cut(test, options.test_limit);
+  // Limits are not in the names, of which checkpoints keep hashes: where ranks may have other
+  // limits, they compare the number of records, too.
   const std::string name =
       shortest(*options.test_split) + " by seed " + std::to_string(options.seed);
   DataSet set;

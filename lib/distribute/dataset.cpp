@@ -7,6 +7,13 @@
 namespace lockstep::readers {
 namespace {
 
+using Samples = std::function<std::string()>;
+
+Samples combined_samples(const Samples& a, const Samples& b) {
+  if (!a || !b) return a ? a : b;
+  return [a, b] { return a() + ", " + b(); };
+}
+
 /// The facts of a data set that reads two others. A worker can read its own files only if both come
 /// from files; batch sizes count only if they are equal.
 DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b) {
@@ -15,7 +22,8 @@ DatasetFacts combined_facts(const DatasetFacts& a, const DatasetFacts& b) {
           .batch_size = batched ? a.batch_size : 0,
           .drop_remainder = batched && a.drop_remainder && b.drop_remainder,
           .reads_ahead = a.reads_ahead || b.reads_ahead,
-          .identity = a.identity + ", " + b.identity};
+          .identity = a.identity + ", " + b.identity,
+          .samples = combined_samples(a.samples, b.samples)};
 }
 
 }  // namespace
@@ -154,6 +162,7 @@ Pipeline Pipeline::shuffle(std::uint64_t seed, std::size_t places) const {
 
 Pipeline Pipeline::prefetch(std::size_t depth) const {
   if (depth == 0) throw ConfigError("prefetch of 0 elements", "give at least 1, or leave it out");
+  require_depth(depth, "prefetch");
   DatasetFacts facts = facts_;
   facts.prefetch = depth;
   facts.reads_ahead = true;

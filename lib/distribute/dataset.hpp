@@ -65,9 +65,12 @@ struct DatasetFacts {
   bool drop_remainder = false;   ///< true: all batches are full
   std::size_t prefetch = 0;      ///< elements read ahead at the end of the pipeline
   bool reads_ahead = false;      ///< a prefetch stands anywhere in the pipeline
-  /// Text that identifies the data and, but for functions and the values of elements, what was
-  /// applied to them.
+  /// Text that identifies the data (of files only how many there are; see `samples`) and, but for
+  /// functions and the values of elements, what was applied to them.
   std::string identity = {};
+  /// Samples the files, and returns a text that identifies what is in them; not set: no files, or
+  /// `identity` has it. Throws DataError for a file that cannot be read.
+  std::function<std::string()> samples = {};
 };
 
 }  // namespace lockstep
@@ -153,7 +156,7 @@ const Batching& batching() noexcept {
         std::vector<T> values;
         values.reserve(elements.size());
         for (const auto& element : elements) values.push_back(std::move(value_in<T>(element)));
-        return boxed(lockstep::batch_of(values));
+        return boxed(lockstep::batch_of(std::move(values)));
       },
       [](const Any& batch) { return boxed(cut(value_in<Batched<T>>(batch), 0, 0)); },
       [] { return boxed(Batched<T>{}); }};
@@ -270,6 +273,11 @@ class InputIterator {
 ///          https://www.tensorflow.org/api_docs/python/tf/data/Dataset.
 /// Errors   transformations throw ConfigError if they cannot be applied; reading throws the errors
 ///          of the source and of the given functions.
+/// Threads  a pass calls copies of the functions that map, filter, interleave and the sources were
+///          given, on the thread that iterates. With prefetch() that is a thread of the pass; an
+///          iterator of Strategy::distribute_dataset has one, too, unless it reads 0 pieces ahead
+///          (DistributeOptions::prefetch). Data that the copies share by reference or pointer needs
+///          a lock: that of a data::Source is Source::reading(), held during each read.
 /// Ranks    all functions are local. See Strategy for distribution.
 template <class T>
 class Dataset {
@@ -314,8 +322,9 @@ class Dataset {
   }
 
   /// `times` (at least 1) passes in sequence: epoch e of the result is epochs e * times to
-  /// (e + 1) * times - 1 of this data set.
+  /// (e + 1) * times - 1 of this data set. `endless`, which is tf.data's -1: as repeat().
   Dataset repeat(std::uint64_t times) const {
+    if (times == endless) return repeat();
     if (times == 0) throw ConfigError("0 repetitions", "give at least 1, or none: without end");
     return Dataset(pipeline_.repeat(times));
   }
@@ -413,7 +422,7 @@ class Dataset {
     return Dataset(pipeline_.shuffle(seed, places));
   }
 
-  /// A thread reads at most `depth` (at least 1) elements ahead. Use it last in a pipeline: its
+  /// A thread reads at most `depth` (1 to 1,048,576) elements ahead. Use it last in a pipeline: its
   /// result can only be read in order.
   Dataset prefetch(std::size_t depth) const { return Dataset(pipeline_.prefetch(depth)); }
 

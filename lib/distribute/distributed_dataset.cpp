@@ -87,15 +87,21 @@ Next endless_batches(SharedReader reader, const Share& share) {
   };
 }
 
+/// Rows `mine` of `batch`, which nothing else may hold: all of them are moved out, which leaves
+/// `batch` null; fewer are copied.
+Any part_of(const BatchType& type, Any& batch, const Range& mine) {
+  if (mine.size() == type.rows(batch)) return std::exchange(batch, nullptr);
+  return type.cut(batch, mine.begin, mine.end);
+}
+
 /// Under DATA, sequential data: every rank reads all batches and keeps its pieces. Batches without
 /// an example are skipped, but where a plan counts them.
 Next kept(const BatchType& type, Next next_batch, const Share& share) {
   return [&type, next_batch = std::move(next_batch), share]() -> Any {
-    while (const auto batch = next_batch()) {
+    while (auto batch = next_batch()) {
       const std::uint64_t rows = type.rows(batch);
       if (rows == 0 && !share.training_plan) continue;
-      const Range mine = share.piece_of(rows, share.rank);
-      return type.cut(batch, mine.begin, mine.end);
+      return part_of(type, batch, share.piece_of(rows, share.rank));
     }
     return nullptr;
   };
@@ -114,7 +120,9 @@ Next own(const BatchType& type, Next next_batch, const Share& share, bool all_al
         piece = 0;
       }
       const Range mine = data::piece_of(type.rows(batch), 1, piece++, ranks);
-      if (mine.size() > 0 || !all_alike) return type.cut(batch, mine.begin, mine.end);
+      if (mine.empty() && all_alike) continue;
+      if (piece == ranks) return part_of(type, batch, mine);  // the last one of this batch
+      return type.cut(batch, mine.begin, mine.end);
     }
   };
 }
@@ -133,10 +141,11 @@ class Balanced {
     for (std::uint64_t have = 0; have < wanted; have += type_->rows(parts.back())) {
       if (at_ == end_ && !read()) break;
       const std::uint64_t some = std::min(wanted - have, end_ - at_);
-      parts.push_back(type_->cut(batch_, at_, at_ + some));
+      parts.push_back(part_of(*type_, batch_, {at_, at_ + some}));
       at_ += some;
     }
-    return parts.empty() ? nullptr : type_->join(parts);
+    if (parts.size() < 2) return parts.empty() ? nullptr : parts.front();
+    return type_->join(parts);
   }
 
  private:
@@ -453,6 +462,7 @@ std::shared_ptr<DistributedBatches::State> pieces::distribute_made(
   std::optional<std::uint64_t> examples;
   comm::together(comm, [&] {
     made = make();
+    if (const auto& samples = made->pipeline.facts().samples) samples();  // are the files there?
     const auto reader = made->pipeline.open_plain({});
     size = reader->size();
     examples = reader->examples_before_map();

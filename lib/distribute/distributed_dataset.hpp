@@ -28,9 +28,9 @@ struct DistributeOptions {
   /// The most examples of an automatic leaf. To train in Precision::bf16 with the results of the
   /// command, give data::bf16_leaf.
   std::uint64_t max_leaf = data::float32_leaf;
-  /// Pieces that a thread reads ahead; 0: no thread. nullopt: the depth of the data set's last
-  /// prefetch if it ends in one; 0 if a prefetch stands before other transformations; else 1 (the
-  /// replicas of an input pipeline).
+  /// Pieces that a thread reads ahead, at most 1,048,576; 0: no thread. nullopt: the depth of the
+  /// data set's last prefetch if it ends in one; 0 if a prefetch stands before other
+  /// transformations; else 1 (the replicas of an input pipeline).
   std::optional<std::size_t> prefetch = std::nullopt;
 };
 
@@ -71,7 +71,7 @@ const BatchType& type_of_batches() noexcept {
         std::vector<T> all;
         all.reserve(batches.size());
         for (const auto& batch : batches) all.push_back(taken<T>(batch));
-        return boxed(join_batches(all));
+        return boxed(join_batches(std::move(all)));
       },
       [] { return boxed(T{}); },
       [](const readers::Any& batch) { return collective::pack_structure(value_in<T>(batch)); },

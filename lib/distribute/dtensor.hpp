@@ -56,9 +56,11 @@ class DTensor {
  public:
   using Value = T;
 
-  /// The global shape.
-  const Shape& shape() const noexcept { return shape_; }
-  const Layout& layout() const noexcept { return layout_; }
+  /// The global shape, and the layout. Of a temporary, such as a sum, they are moved out of it.
+  const Shape& shape() const& noexcept { return shape_; }
+  Shape shape() && noexcept { return std::move(shape_); }
+  const Layout& layout() const& noexcept { return layout_; }
+  Layout layout() && noexcept { return std::move(layout_); }
   Mesh& mesh() const noexcept { return *mesh_; }
 
   /// This rank's piece: the inverse of pack_to_mesh. Of a temporary, such as a sum, a copy. Local.

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "lockstep/base/hash.hpp"
@@ -53,9 +54,12 @@ readers::Any Prefetcher::next() {
 namespace lockstep::readers {
 
 std::vector<std::string> regular_files(const std::string& pattern) {
+  std::error_code error;
+  const auto found = std::filesystem::exists(pattern, error)
+                         ? std::set<std::filesystem::path>{pattern}
+                         : data::files_matching(pattern);
   std::vector<std::string> paths;
-  for (const auto& path : data::files_matching(pattern)) {
-    std::error_code error;
+  for (const auto& path : found) {
     if (std::filesystem::is_regular_file(path, error)) paths.push_back(path.string());
   }
   if (!paths.empty()) return paths;
@@ -90,12 +94,18 @@ std::string identity_of(const std::vector<std::string>& paths) {
     hash.add(std::filesystem::path(path).filename().string());
     data::RegularFile(path).add_sample(hash, blocks);
   }
-  return counted(paths.size(), "file") + ", hash of names and samples " + to_hex(hash.value());
+  return "hash of names and samples " + to_hex(hash.value());
 }
 
 std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept {
   const auto block = Philox::at({low_word(inner), high_word(inner), 0, 0}, philox_key(outer));
   return from_words(block[0], block[1]);
+}
+
+void require_depth(std::size_t depth, const std::string& what) {
+  if (depth <= most_ahead) return;
+  throw ConfigError(what + " of " + std::to_string(depth) + " elements",
+                    "give at most " + grouped(most_ahead) + "; there is no AUTOTUNE (-1)");
 }
 
 void require_lengths(std::size_t cycle_length, std::size_t block_length) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,7 +65,7 @@ std::vector<NumberedFile> shuffled_files(const std::vector<NumberedFile>& files,
 /// The id of record `place` of file `number`: number * 2^40 + place.
 std::uint64_t file_record_id(std::uint64_t number, std::uint64_t place) noexcept;
 
-/// "3 files, ...": equal if names (without folders), sizes and sampled bytes are equal.
+/// A hash that is equal if names (without folders), sizes and sampled bytes are equal.
 /// Errors   throws DataError for a file that cannot be read.
 std::string identity_of(const std::vector<std::string>& paths);
 
@@ -91,6 +92,12 @@ class IndexedReader : public Reader {
 
 /// The id of element `inner` of data set `outer` of several: equal in every pass, on every rank.
 std::uint64_t combined_id(std::uint64_t outer, std::uint64_t inner) noexcept;
+
+/// The most elements that a thread reads ahead.
+inline constexpr std::size_t most_ahead = std::size_t{1} << 20;
+
+/// Throws ConfigError, which names `what`, if `depth` is above most_ahead, as -1 is.
+void require_depth(std::size_t depth, const std::string& what);
 
 /// Throws ConfigError if either is 0.
 void require_lengths(std::size_t cycle_length, std::size_t block_length);
@@ -230,11 +237,16 @@ class Repeated final : public Reader {
   Item at(std::uint64_t index) override {
     const std::uint64_t once = *now_->size();
     if (once == endless) return now_->at(index);
-    if (!seeking_ || sought_ != index / once) {
-      sought_ = index / once;
-      seeking_ = open_(pass_of(sought_));
+    const std::uint64_t repetition = index / once;
+    goes_back_ = goes_back_ || repetition < sought_;
+    sought_ = repetition;
+    auto seeking = seeking_.find(repetition);
+    if (seeking == seeking_.end()) {
+      const std::size_t most = goes_back_ ? 64 : 1;
+      if (seeking_.size() == most) seeking_.erase(seeking_.begin());
+      seeking = seeking_.emplace(repetition, open_(pass_of(repetition))).first;
     }
-    return seeking_->at(index % once);
+    return seeking->second->at(index % once);
   }
 
  private:
@@ -250,8 +262,11 @@ class Repeated final : public Reader {
   ReaderPtr now_;
   std::uint64_t at_ = 0;
   bool yielded_ = false;
-  ReaderPtr seeking_;
-  std::uint64_t sought_ = 0;
+  // Readers for at(), by repetition: the last one, or several once an earlier one was asked for, as
+  // shuffle does.
+  std::map<std::uint64_t, ReaderPtr> seeking_;
+  std::uint64_t sought_ = 0;  // the repetition of the last at()
+  bool goes_back_ = false;
 };
 
 /// The first elements of a pass.

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/collectives/agreement.hpp"
+#include "lockstep/distribute/readers.hpp"
 
 namespace lockstep::pieces {
 namespace {
@@ -94,6 +95,7 @@ Share decide(comm::Communicator& comm, const readers::Pipeline& dataset,
               .ranks = static_cast<std::uint64_t>(comm.size()),
               .batch_size = facts.batch_size,
               .drop_remainder = facts.drop_remainder};
+  readers::require_depth(options.prefetch.value_or(0), "DistributeOptions::prefetch");
   share.choice = data::choose_policy(options.policy, facts.files, share.ranks);
   require_cuttable(share);
   if (const auto plan = plan_options(share, dataset)) {
@@ -150,10 +152,14 @@ Share agree_on_share(comm::Communicator& comm, const readers::Pipeline& dataset,
                      const DistributeOptions& options) {
   const DatasetFacts& facts = dataset.facts();
   Share share;
-  comm::together(comm, [&] { share = decide(comm, dataset, options); });
+  std::string identity = facts.identity;
+  comm::together(comm, [&] {
+    share = decide(comm, dataset, options);
+    if (facts.samples) identity += ", " + facts.samples();
+  });
   comm::require_equal(
       comm, "the data set that is shared out",
-      {{"data", facts.identity},
+      {{"data", identity},
        {"batch size", std::to_string(facts.batch_size)},
        {"drop remainder", facts.drop_remainder ? "yes" : "no"},
        {"shard policy", data::name_of(share.choice.policy)},

@@ -58,7 +58,8 @@ struct Share {
 /// Determines this rank's part of a data set. Passes are opened to count their examples.
 ///
 /// Errors   throws comm::AgreedError (2): data or options that data::Plan or data::choose_policy
-///          reject; `balanced` with DATA; ranks with different data or options.
+///          reject; `balanced` with DATA; ranks with different data or options; a prefetch above
+///          1,048,576. The same (65) for files that cannot be read.
 /// Ranks    collective.
 Share agree_on_share(comm::Communicator& comm, const readers::Pipeline& dataset,
                      const DistributeOptions& options);

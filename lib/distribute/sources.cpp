@@ -103,8 +103,9 @@ class Records final : public IndexedReader {
  public:
   Records(std::shared_ptr<data::Source> source, const Pass& pass)
       : source_(std::move(source)), pass_(pass) {
+    if (pass.workers == 1) return;
     const auto files = source_->file_records();
-    if (pass.workers > 1 && !files.empty()) streams_.emplace(files, pass.workers);
+    if (!files.empty()) streams_.emplace(files, pass.workers);
   }
 
   std::optional<std::uint64_t> size() const override {
@@ -227,8 +228,10 @@ Pipeline readers::from_paths(const std::vector<std::string>& paths,
   if (paths.empty()) throw ConfigError("a data set of no files", "give at least one");
   require_lengths(options.cycle_length, options.block_length);
   DatasetFacts facts{.files = paths.size(),
-                     .identity = identity_of(paths) + ", " + std::to_string(options.cycle_length) +
-                                 " at a time by " + std::to_string(options.block_length)};
+                     .identity = counted(paths.size(), "file") + ", " +
+                                 std::to_string(options.cycle_length) + " at a time by " +
+                                 std::to_string(options.block_length),
+                     .samples = [paths] { return identity_of(paths); }};
   if (options.shuffle_files) {
     facts.identity += ", files shuffled with seed " + std::to_string(options.seed);
   }
@@ -274,7 +277,9 @@ Dataset<std::string> list_files(const std::string& pattern) {
             pass.epoch);
         return std::make_unique<readers::Sharded>(std::move(all), pass.workers, pass.worker);
       },
-      {.files = paths->size(), .identity = readers::identity_of(*paths)}));
+      {.files = paths->size(), .identity = counted(paths->size(), "file"), .samples = [paths] {
+         return readers::identity_of(*paths);
+       }}));
 }
 
 namespace {
@@ -311,9 +316,11 @@ Dataset<Record> records_of(std::shared_ptr<data::Source> source, const std::stri
     throw ConfigError(function + ": there is no data set", "give DataSetOptions::test_split");
   }
   require_records<Record>(*source, function);
+  // Parts of a split that differ in their limit have one identity(): the number of records differs.
   return Dataset<Record>(Pipeline(
       [source](const Pass& pass) { return std::make_unique<Records<Record>>(source, pass); },
-      {.files = source->file_records().size(), .identity = source->identity()},
+      {.files = source->file_records().size(),
+       .identity = counted(source->records(), "record") + " of " + source->identity()},
       std::make_shared<const readers::SourceRecords>(
           readers::SourceRecords{source, open_batches<Record>})));
 }

@@ -59,7 +59,8 @@ Pipeline generated(std::function<Next()> start);
 Pipeline from_paths(const std::vector<std::string>& paths,
                     std::function<Next(const std::string&)> read, const FileOptions& options);
 
-/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name. Local.
+/// The regular files that match a shell pattern ("data/part-*.csv"), sorted by name; a path that
+/// exists is taken as it is. Local.
 /// Errors   throws DataError if no file matches.
 std::vector<std::string> regular_files(const std::string& pattern);
 
@@ -96,8 +97,9 @@ Dataset<T> from_generator(Start start) {
   }));
 }
 
-/// The regular files that match a shell pattern, sorted by name: see from_files. Under FILE, worker
-/// w of N has files w, w + N, ... A file's index in the sorted list is its id.
+/// The regular files that match a shell pattern, sorted by name: see from_files. A path that exists
+/// is taken as it is. Under FILE, worker w of N has files w, w + N, ... A file's index in the list
+/// is its id.
 /// Errors   throws DataError if no regular file matches, naming the pattern.
 Dataset<std::string> list_files(const std::string& pattern);
 
@@ -106,8 +108,8 @@ Dataset<std::string> list_files(const std::string& pattern);
 /// Under FILE worker w of N reads (and shuffles) files w, w + N, ... The order is a function of
 /// (seed, epoch). An element's id is its file's index in `paths` times 2^40 plus its index in the
 /// file.
-/// Errors   throws DataError for a file that cannot be read; ConfigError for no files, and for a
-///          cycle or block of 0.
+/// Errors   throws ConfigError for no files, and for a cycle or block of 0. A file that cannot be
+///          read is an error when the data set is distributed or read.
 template <class T>
 Dataset<T> from_paths(const std::vector<std::string>& paths,
                       std::function<Generator<T>(const std::string& path)> read,
@@ -121,7 +123,8 @@ Dataset<T> from_paths(const std::vector<std::string>& paths,
 }
 
 /// The same for the files that match a shell pattern, sorted by name: the list is the same on every
-/// rank. Throws DataError if no regular file matches, naming the pattern.
+/// rank. A path that exists is taken as it is. Throws DataError if no regular file matches, naming
+/// the pattern.
 template <class T>
 Dataset<T> from_files(const std::string& pattern,
                       std::function<Generator<T>(const std::string& path)> read,

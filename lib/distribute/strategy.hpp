@@ -115,7 +115,8 @@ class Strategy {
   /// are read whole by every rank that cuts them.
   /// Errors   throws comm::AgreedError (2): data or options that data::Plan or data::choose_policy
   ///          reject; `balanced` with DATA; ranks with different data or options. Functions, and
-  ///          elements of from_elements and generators, are not compared.
+  ///          elements of from_elements and generators, are not compared. The same (65) for files
+  ///          that cannot be read.
   /// Ranks    collective.
   template <BatchLike T>
   DistributedDataset<T> distribute_dataset(const Dataset<T>& dataset,

@@ -69,7 +69,8 @@ class Tensor {
     }
   }
 
-  const Shape& shape() const noexcept { return shape_; }
+  const Shape& shape() const& noexcept { return shape_; }
+  Shape shape() && noexcept { return std::move(shape_); }
   std::span<const T> values() const& noexcept { return values_; }
   std::span<T> values() & noexcept { return values_; }
   std::vector<T> values() && { return std::move(values_); }  ///< of a temporary: no dangling span
@@ -281,13 +282,17 @@ std::string names_of(const std::map<std::string, Part>& value) {
   return joined(value, ", ", [](const auto& named) { return to_text(named.first); });
 }
 
-/// `combine(parts)` of the parts of each name. Throws DataError if the names differ.
+/// `combine(parts)` of the parts of each name, moved from `values`. Throws DataError if the names
+/// differ.
 template <class Part, class Combine>
-auto by_names(const std::vector<std::map<std::string, Part>>& values, Combine combine) {
+auto by_names(std::vector<std::map<std::string, Part>>& values, Combine combine) {
   std::map<std::string, decltype(combine(std::vector<Part>()))> combined;
   if (values.empty()) return combined;
   for (const auto& value : values) {
-    if (names_of(value) == names_of(values.front())) continue;
+    if (std::equal(value.begin(), value.end(), values.front().begin(), values.front().end(),
+                   [](const auto& a, const auto& b) { return a.first == b.first; })) {
+      continue;
+    }
     throw DataError(
         "elements with parts named " + names_of(values.front()) + " and " + names_of(value),
         "give all elements of a data set the same names");
@@ -295,8 +300,8 @@ auto by_names(const std::vector<std::map<std::string, Part>>& values, Combine co
   for (const auto& [name, first] : values.front()) {
     std::vector<Part> parts;
     parts.reserve(values.size());
-    for (const auto& value : values) parts.push_back(value.at(name));
-    combined.emplace(name, combine(parts));
+    for (auto& value : values) parts.push_back(std::move(value.find(name)->second));
+    combined.emplace(name, combine(std::move(parts)));
   }
   return combined;
 }
@@ -415,38 +420,39 @@ Tensor<T> join_tensors(const std::vector<Tensor<T>>& tensors) {
   return {std::move(shape), std::move(values)};
 }
 
-/// `combine(tensors)` of variants that hold the same type of tensor. Throws DataError if they do
-/// not.
+/// `combine(tensors)` of variants that hold the same type of tensor, moved from `values`. Throws
+/// DataError if they do not.
 template <OneOfTensors T, class Combine>
-T by_type(const std::vector<T>& values, Combine combine) {
+T by_type(std::vector<T>& values, Combine combine) {
   if (values.empty()) return {};
   return std::visit(
       [&](const auto& first) {
         using Held = std::decay_t<decltype(first)>;
         std::vector<Held> tensors;
         tensors.reserve(values.size());
-        for (const T& value : values) {
+        for (T& value : values) {
           if (value.index() != values.front().index()) {
             throw DataError("elements of different types do not make one batch",
                             "give all elements of a data set the same type");
           }
-          tensors.push_back(std::get<Held>(value));
+          tensors.push_back(std::move(std::get<Held>(value)));
         }
-        return T(combine(tensors));
+        return T(combine(std::move(tensors)));
       },
       values.front());
 }
 
+/// Part I of each value, moved from it.
 template <std::size_t I, class T>
-auto column(const std::vector<T>& values) {
+auto column(std::vector<T>& values) {
   std::vector<std::tuple_element_t<I, T>> parts;
   parts.reserve(values.size());
-  for (const T& value : values) parts.push_back(std::get<I>(value));
+  for (T& value : values) parts.push_back(std::move(std::get<I>(value)));
   return parts;
 }
 
 template <class T, class Each>
-auto by_columns(const std::vector<T>& values, Each each) {
+auto by_columns(std::vector<T>& values, Each each) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
     return std::make_tuple(each(column<I>(values))...);
   }
@@ -458,14 +464,14 @@ auto by_columns(const std::vector<T>& values, Each each) {
 /// The batches, at least one, concatenated along axis 0.
 /// Errors   throws DataError if their rows have different shapes.
 template <BatchLike T>
-T join_batches(const std::vector<T>& batches) {
+T join_batches(std::vector<T> batches) {
+  [[maybe_unused]] const auto join = [](auto parts) { return join_batches(std::move(parts)); };
   if constexpr (Nested<T>) {
-    return std::make_from_tuple<T>(
-        structure::by_columns(batches, [](const auto& parts) { return join_batches(parts); }));
+    return std::make_from_tuple<T>(structure::by_columns(batches, join));
   } else if constexpr (NamedParts<T>) {
-    return structure::by_names(batches, [](const auto& parts) { return join_batches(parts); });
+    return structure::by_names(batches, join);
   } else if constexpr (OneOfTensors<T>) {
-    return structure::by_type(batches, [](const auto& parts) { return join_batches(parts); });
+    return structure::by_type(batches, join);
   } else {
     return structure::join_tensors(batches);
   }
@@ -474,24 +480,24 @@ T join_batches(const std::vector<T>& batches) {
 /// One batch of the elements; shape (0) if there are none.
 /// Errors   throws DataError for tensors of different shapes and maps with different names.
 template <class T>
-Batched<T> batch_of(const std::vector<T>& elements) {
+Batched<T> batch_of(std::vector<T> elements) {
+  [[maybe_unused]] const auto batch = [](auto parts) { return batch_of(std::move(parts)); };
   if constexpr (Nested<T>) {
-    return std::make_from_tuple<Batched<T>>(
-        structure::by_columns(elements, [](const auto& parts) { return batch_of(parts); }));
+    return std::make_from_tuple<Batched<T>>(structure::by_columns(elements, batch));
   } else if constexpr (NamedParts<T>) {
-    return structure::by_names(elements, [](const auto& parts) { return batch_of(parts); });
+    return structure::by_names(elements, batch);
   } else if constexpr (OneOfTensors<T>) {
-    return structure::by_type(elements, [](const auto& parts) { return batch_of(parts); });
+    return structure::by_type(elements, batch);
   } else if constexpr (WithFields<T>) {
     using Fields = decltype(structure::with_parts(elements.front().fields(), std::identity()));
     std::vector<Fields> fields;
     fields.reserve(elements.size());
     for (const T& element : elements) fields.emplace_back(element.fields());
-    return batch_of(fields);
+    return batch_of(std::move(fields));
   } else if constexpr (IsTensor<T>::value) {
     return structure::stack_tensors(elements);
   } else {
-    return Tensor<T>(elements);
+    return Tensor<T>(std::move(elements));
   }
 }
 

@@ -112,6 +112,39 @@ TEST_CASE("a stated number of elements hides no random access", "[distribute]") 
   CHECK_THROWS_AS(all_of(wrong), DataError);
 }
 
+TEST_CASE("-1 repetitions are those without end", "[distribute]") {
+  const auto without_end = static_cast<std::uint64_t>(-1);
+  CHECK(range_dataset(2).repeat(without_end).size() == endless);
+  CHECK(all_of(counting_from(5, 2).repeat(without_end).take(3)) == Numbers{5, 6, 5});
+  CHECK(all_of(counting_from(5, 0).repeat(without_end)).empty());
+}
+
+TEST_CASE("repetitions that are read in turn are kept open", "[distribute]") {
+  int opened = 0;
+  const Dataset<std::int64_t> numbers(readers::Pipeline(
+      [&opened](const Pass& pass) {
+        ++opened;
+        return range_dataset(4).pipeline().open(pass);
+      },
+      {.identity = "numbers"}));
+  const auto repeated = numbers.repeat(3).pipeline().open({});
+  for (int round = 0; round < 9; ++round) {
+    for (const auto index : {1U, 6U, 11U}) {
+      CHECK(readers::value_in<std::int64_t>(repeated->at(index).value) ==
+            static_cast<std::int64_t>(index % 4));
+    }
+  }
+  CHECK(opened == 6);  // the first pass, 3 of the first round, 2 again: these stay
+}
+
+TEST_CASE("records of two limits are different data", "[distribute]") {
+  const auto identity = [](std::uint64_t records) {
+    return from_source(std::make_shared<ToySource>(records, 3, 2)).facts().identity;
+  };
+  CHECK(identity(5) == identity(5));
+  CHECK(identity(5) != identity(6));
+}
+
 TEST_CASE("an element of another shape is named", "[distribute]") {
   using X = Tensor<float>;
   const auto batches = from_elements<X>({X{1, 2}, X{3, 4}, X{5}}).batch(3);
@@ -281,6 +314,16 @@ TEST_CASE("files are listed, repeated, shuffled and interleaved", "[distribute]"
   CHECK(all == std::set<std::int64_t>{10, 11, 12, 30, 31, 32});
 }
 
+TEST_CASE("a file is found by its name, whatever characters it has", "[distribute]") {
+  const test::TemporaryFolder folder;
+  for (const char* const name : {"f[1]", "f1", "a\\b", "f*"}) {
+    test::write_numbers(folder.path() / name, 0, 2);
+    CHECK(all_of(list_files(folder.path() / name)) == std::vector{(folder.path() / name).string()});
+  }
+  CHECK(list_files(folder.path() / "f[0-9]").size() == 1);
+  CHECK_THROWS_WITH(list_files(folder.path()), Catch::Contains("no such regular file"));
+}
+
 TEST_CASE("what cannot be done to a data set is refused", "[distribute]") {
   CHECK_THROWS_AS(range_dataset(-1), ConfigError);
   CHECK_THROWS_AS(range_dataset(3).batch(0), ConfigError);
@@ -288,6 +331,8 @@ TEST_CASE("what cannot be done to a data set is refused", "[distribute]") {
   CHECK_THROWS_AS(range_dataset(3).shard(2, 2), ConfigError);
   CHECK_THROWS_AS(range_dataset(3).shard(0, 0), ConfigError);
   CHECK_THROWS_AS(range_dataset(3).prefetch(0), ConfigError);
+  CHECK_THROWS_WITH(range_dataset(3).prefetch(std::numeric_limits<std::size_t>::max()),
+                    Catch::Contains("AUTOTUNE"));
   CHECK_THROWS_AS(range_dataset(3).shuffle(1, 0), ConfigError);
   CHECK_THROWS_AS(counting_from(0, 3).shuffle(1), ConfigError);
   CHECK_THROWS_AS(range_dataset(3).repeat().shuffle(1), ConfigError);

@@ -299,6 +299,8 @@ TEST_CASE("what cannot be shared out is refused on every rank alike", "[distribu
   CHECK_THROWS_MATCHES(share(from_counting({1, 1, 1}, 2), {.rebatch = Rebatch::balanced}),
                        comm::AgreedError, refused);
   CHECK_THROWS_MATCHES(share(range_dataset(9).batch(4), by_file), comm::AgreedError, refused);
+  CHECK_THROWS_MATCHES(share(range_dataset(9).batch(4), {.prefetch = static_cast<std::size_t>(-1)}),
+                       comm::AgreedError, refused);
   const auto differ = [](comm::Communicator& comm) {
     Strategy(comm).distribute_dataset(range_dataset(9 + comm.rank() / 2).batch(4));
   };

@@ -33,6 +33,11 @@ namespace {
 
 constexpr auto none = Layout::unsharded;
 
+// Of a temporary, so that `for (auto n : (a + b).shape())` does not dangle.
+static_assert(std::is_same_v<decltype(std::declval<Tensor<float>>().shape()), Shape>);
+static_assert(std::is_same_v<decltype(std::declval<DTensor<float>>().shape()), Shape>);
+static_assert(std::is_same_v<decltype(std::declval<DTensor<float>>().layout()), Layout>);
+
 /// This rank's piece by its indices alone, without any code that moves.
 Tensor<float> piece_of(const Tensor<float>& whole, const Layout& layout, int rank) {
   const auto rows = layout.owned(whole.shape()[0], 0, rank);

@@ -171,6 +171,34 @@ TEST_CASE("the specification is part of what identifies the data", "[distribute]
   CHECK_THROWS_AS(comm::run_ranks(2, differ), comm::AgreedError);
 }
 
+TEST_CASE("what is in the files identifies the data, too", "[distribute]") {
+  const Readings files;
+  const Readings others;
+  others.folder.write("b.tfrecord", reading(5, "five", 5));
+  const auto records = [&](int rank) {
+    return tfrecord_dataset((rank == 0 ? files : others).paths(), specs);
+  };
+  const auto differ = [&](comm::Communicator& comm) {
+    Strategy(comm).distribute_dataset(records(comm.rank()).batch(2));
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(2, differ), Contains("hash of names and samples"));
+  const auto zipped = [&](comm::Communicator& comm) {
+    Strategy(comm).distribute_dataset(range_dataset(3).zip(records(comm.rank())).batch(2));
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(2, zipped), Contains("hash of names and samples"));
+}
+
+TEST_CASE("a file that does not exist is named when it is needed", "[distribute]") {
+  const Readings files;
+  const auto missing =
+      tfrecord_dataset({files.path("a.tfrecord"), files.path("c.tfrecord")}, specs);
+  CHECK_THROWS_WITH(text_of(missing), Contains("c.tfrecord"));
+  const auto distribute = [&](comm::Communicator& comm) {
+    Strategy(comm).distribute_dataset(missing.batch(2));
+  };
+  CHECK_THROWS_WITH(comm::run_ranks(2, distribute), Contains("c.tfrecord"));
+}
+
 TEST_CASE("a feature that is missing, of another type or number is named", "[distribute]") {
   const auto count = test::entry("count", ints({1}));
   const FeatureSpecs wanted = {{"count", {FeatureType::int64}},
