@@ -51,7 +51,7 @@ Bench make_bench(const RunConfig& config, comm::Communicator& comm) {
     const data::OpeningRanks ranks = opening_ranks(exchange);
     data::DataSetOptions options = data_options(config);
     options.ranks = &ranks;
-    options.threads = comm::own_cores(comm.place());
+    options.threads = comm.own_cores();
     bench.source = data::open_data_part(config.data, data::Part::train, options);
     require_used(config, *bench.source);
     bench.open_seconds = lap.take();

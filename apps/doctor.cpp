@@ -150,7 +150,11 @@ int print_flights(const std::filesystem::path& folder, const std::vector<Flight>
     print_rank(flight, state_of(flight));
     ended = ended && flight.phase == Phase::end;
   }
-  if (ended) return static_cast<int>(ExitCode::success);
+  if (ended) {
+    // Ranks that were asked to stop reach Phase::end, too: the cause tells the two apart.
+    print_cause(folder.parent_path(), flights);
+    return static_cast<int>(ExitCode::success);
+  }
   std::ifstream written(folder / launching::diagnosis_name);
   if (written) {
     fmt::print("\nwhen the job was ended:\n{}",

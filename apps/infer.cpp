@@ -100,13 +100,20 @@ void set_as_trained(RunConfig& config, const std::string& name, const InferenceJ
 }
 
 /// `config` with what the training run had and the user did not give: the seed, so that a test
-/// split is the one that it had, and bf16, so that the loss is the one that it recorded.
+/// split is the one that it had, and bf16, so that the loss is the one that it recorded. Throws
+/// ConfigError for a precision in which device cuda does not evaluate.
 RunConfig with_settings_of(const InferenceJob& job, const RunConfig& config,
                            const Arguments& arguments) {
   RunConfig merged = config;
   if (config.test_split && !arguments.given("seed")) set_as_trained(merged, "seed", job);
   const bool is_bf16 = saved_value(job.trained_with, "precision") == "\"bf16\"";
   if (is_bf16 && !arguments.given("precision")) merged.precision = "bf16";
+  if (config.device == "cuda" && merged.precision != "float32") {
+    throw ConfigError(arguments.given("precision")
+                          ? "--precision " + merged.precision + " with --device cuda"
+                          : "the network was trained in bf16, which device cuda does not evaluate",
+                      "give --precision float32");
+  }
   return merged;
 }
 
@@ -292,7 +299,7 @@ Syntax evaluate_syntax() {
   syntax.does =
       "Loss and accuracy, or R2, of a checkpoint on a test set, every example counted once.";
   syntax.usage = "CHECKPOINT --data PATH [flags]";
-  syntax.example = "lockstep evaluate runs/latest --data iris.csv";
+  syntax.example = "lockstep evaluate runs/latest --data iris.csv --test-split 0.2";
   syntax.settings.emplace_back("metrics");
   syntax.flags = {{"report", "", report_help}, {"json", "", "print one line of JSON instead"}};
   return syntax;
@@ -377,6 +384,8 @@ void evaluate_on(const Arguments& arguments, const RunConfig& config, comm::Comm
   comm::together(comm, [&] {
     if (comm.rank() == 0) warn_of_trained_records(job);
     metrics = metrics_of(config.metrics, kind_of(job.saved), job.saved.shape.classes);
+    require_labels(*job.test, "test", job.saved.info.class_names(), metrics,
+                   job.saved.shape.classes);
     if (has_report) require_reportable(job.saved.shape.classes, job.saved.info.table.get());
   });
   const train::Evaluation result = job.replica->evaluate(*job.reader, metrics);
@@ -477,8 +486,8 @@ void require_not_read(const std::string& output, const RunConfig& config,
                   [&](const auto& place) { return is_in(place, target); })) {
     refuse("the data " + config.data);
   }
-  const bool is_found = config.format == "auto" && data::drawn_set(config.data) == nullptr &&
-                        data::would_find(config.data, target);
+  const bool is_found =
+      data::drawn_set(config.data) == nullptr && data::would_find(config.data, target);
   if (is_found) refuse("the data " + config.data, "would be");
 }
 

@@ -394,22 +394,12 @@ launching::Words on_answering_hosts(const launching::Words& command, const std::
   return rest;
 }
 
-/// True if a process of any host holds the lock of the run's folder.
-bool is_locked(const std::string& run) {
-  try {
-    require_not_locked(run);
-    return false;
-  } catch (const Error&) {
-    return true;
-  }
-}
-
-/// Waits until the folder is not locked, for at most `time`, or for a request to stop. False if it
-/// is still locked.
+/// Waits until no process of any host holds the lock of the folder, for at most `time`, or for a
+/// request to stop. False if it is still locked.
 bool is_released_within(Clock::duration time, const std::string& run,
                         const StopRequests& requests) {
   const auto end = Clock::now() + time;
-  while (is_locked(run)) {
+  while (lock_state(run) == LockState::held) {
     if (Clock::now() > end || requests.signal() != 0) return false;
     std::this_thread::sleep_for(poll_interval);
   }

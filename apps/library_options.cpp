@@ -6,9 +6,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <initializer_list>
+#include <map>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -116,20 +115,6 @@ train::MeshSizes mesh_of(const RunConfig& config, std::uint64_t ranks) {
       "start as many ranks as the mesh has places, or use another mesh");
 }
 
-namespace {
-
-/// The value of a setting's word, which was checked when it was set.
-template <class Value>
-Value value_of_word(std::string_view word,
-                    std::initializer_list<std::pair<std::string_view, Value>> table) {
-  for (const auto& [name, value] : table) {
-    if (name == word) return value;
-  }
-  throw std::logic_error("a setting has no value '" + std::string(word) + "'");
-}
-
-}  // namespace
-
 std::vector<std::string> column_names(const std::string& place, const std::string& text) {
   std::vector<std::string> names;
   if (text.empty()) return names;
@@ -145,9 +130,10 @@ std::vector<std::string> column_names(const std::string& place, const std::strin
 }
 
 data::DataSetOptions data_options(const RunConfig& config) {
+  static const std::map<std::string, char> separators = {
+      {"auto", '\0'}, {"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}};
   data::TableOptions table;
-  table.separator = value_of_word<char>(
-      config.separator, {{"auto", '\0'}, {"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}});
+  table.separator = separators.at(config.separator);
   table.has_header = config.header == "first";
   table.task = data::task_named(config.task);
   const auto columns = [](const char* place, const std::string& text) {
@@ -367,26 +353,20 @@ std::vector<std::uint64_t> records_with(const data::Source& source, std::size_t 
 
 }  // namespace
 
-void require_labels(const data::DataSet& sets, const std::vector<train::Metric>& metrics,
-                    std::size_t outputs) {
+void require_labels(const data::Source& set, const std::string& what,
+                    const std::vector<std::string>& names,
+                    const std::vector<train::Metric>& metrics, std::size_t outputs) {
   const auto is_area = [](const train::Metric& metric) { return metric.name == "auc"; };
   if (std::none_of(metrics.begin(), metrics.end(), is_area)) return;
-  const train::CheckpointInfo info{.table = sets.train->table(),
-                                   .pictures = sets.train->pictures()};
-  const auto names = info.class_names();
-  for (const auto* set : {&sets.test, &sets.validation}) {
-    if (*set == nullptr) continue;
-    const auto counts = records_with(**set, outputs);
-    for (std::size_t label = 0; label < counts.size(); ++label) {
-      if (counts[label] > 0 && counts[label] < (*set)->records()) continue;
-      throw DataError(
-          fmt::format("metric auc: {} record of the {} set has label {}",
-                      counts[label] == 0 ? "no" : "every",
-                      set == &sets.test ? "test" : "validation",
-                      names.empty() ? std::to_string(label) : in_quotes(names[label])),
-          "give a set in which some records have each label and some do not, or leave the metric "
-          "out");
-    }
+  const auto counts = records_with(set, outputs);
+  for (std::size_t label = 0; label < counts.size(); ++label) {
+    if (counts[label] > 0 && counts[label] < set.records()) continue;
+    throw DataError(
+        fmt::format("metric auc: {} record of the {} set has label {}",
+                    counts[label] == 0 ? "no" : "every", what,
+                    label < names.size() ? in_quotes(names[label]) : std::to_string(label)),
+        "give a set in which some records have each label and some do not, or leave the metric "
+        "out");
   }
 }
 
@@ -495,33 +475,16 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
 train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   train::ReplicaOptions options;
   options.seed = {config.seed, config.seed + 1};
-  options.reduction = value_of_word<train::Reduction>(
-      config.reduction,
-      {{"canonical", train::Reduction::canonical}, {"allreduce", train::Reduction::allreduce}});
-  options.exchange = value_of_word<train::Exchange>(config.exchange,
-                                                    {{"auto", train::Exchange::automatic},
-                                                     {"activations", train::Exchange::activations},
-                                                     {"sums", train::Exchange::partial_sums}});
+  options.reduction = *named<train::Reduction>(train::reduction_words, config.reduction);
+  options.exchange = *named<train::Exchange>(train::exchange_words, config.exchange);
   options.audit_every = config.audit_every;
   options.sentinel_steps = config.sentinel_steps;
   options.keeps_snapshots = config.survive;
-  options.on_nonfinite = value_of_word<train::OnNonfinite>(
-      config.on_nonfinite,
-      {{"stop", train::OnNonfinite::stop}, {"skip", train::OnNonfinite::skip}});
-  options.products = value_of_word<train::ProductsChoice>(
-      config.products, {{"auto", train::ProductsChoice::automatic},
-                        {"library", train::ProductsChoice::library},
-                        {"strict", train::ProductsChoice::strict}});
-  options.precision = value_of_word<Precision>(
-      config.precision,
-      {{"float32", Precision::float32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}});
-  options.simd = value_of_word<Simd>(config.simd, {{"auto", Simd::automatic},
-                                                   {"scalar", Simd::scalar},
-                                                   {"avx2", Simd::avx2},
-                                                   {"avx512", Simd::avx512},
-                                                   {"neon", Simd::neon}});
-  options.zeros =
-      value_of_word<Zeros>(config.zeros, {{"auto", Zeros::automatic}, {"dense", Zeros::dense}});
+  options.on_nonfinite = *named<train::OnNonfinite>(train::nonfinite_words, config.on_nonfinite);
+  options.products = *named<train::ProductsChoice>(train::products_words, config.products);
+  options.precision = *named<Precision>(precision_words, config.precision);
+  options.simd = *named<Simd>(simd_words, config.simd);
+  options.zeros = *named<Zeros>(zeros_words, config.zeros);
   options.micro_batch = config.micro_batch.value_or(0);
   options.prefetch = config.prefetch;
   options.share_device = config.share_device;
@@ -543,7 +506,7 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
 }
 
 int threads_of(const RunConfig& config, const comm::Communicator& comm) {
-  const int own = comm::own_cores(comm.place());
+  const int own = comm.own_cores();
   if (!config.threads) return own;
   constexpr std::uint64_t max = 1024;
   if (*config.threads > max) {
@@ -555,7 +518,7 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm) {
 }
 
 void warn_of_threads(int threads, const comm::Communicator& comm) {
-  const int own = comm::own_cores(comm.place());
+  const int own = comm.own_cores();
   if (threads <= own || comm.rank() != 0) return;
   const auto launch = comm::detect_launcher();
   launching::print_warning(

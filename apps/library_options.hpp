@@ -74,10 +74,12 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
 std::vector<train::Metric> metrics_of(const std::string& names, nn::TargetKind kind,
                                       std::size_t outputs);
 
-/// Throws DataError if test or validation set have no figure for one of `metrics`: the area under
-/// the curve needs records with and without each label. Local.
-void require_labels(const data::DataSet& sets, const std::vector<train::Metric>& metrics,
-                    std::size_t outputs);
+/// Throws DataError if `set` has no figure for one of `metrics`: the area under the curve needs
+/// records with and without each of `outputs` labels. `names`: those of the labels; empty: they are
+/// numbers. `what`: test or validation, for the message. Local.
+void require_labels(const data::Source& set, const std::string& what,
+                    const std::vector<std::string>& names,
+                    const std::vector<train::Metric>& metrics, std::size_t outputs);
 
 /// Length, metrics and validation of training; `validation` is null if there is no validation set.
 /// Throws ConfigError for settings that need one. Local.

@@ -59,7 +59,7 @@ Syntax plan_syntax() {
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
                      "test-split",   "model",      "layers",         "exchange",   "reduction",
                      "prefetch",     "validation", "micro-batch",    "precision",  "optimizer",
-                     "momentum",     "survive"};
+                     "momentum",     "survive",    "audit-every",    "balance",    "device"};
   syntax.take_table_settings();
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
@@ -105,8 +105,9 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
                         "leave it out, or give --data");
     }
   }
-  for (const char* flag : {"model", "layers", "exchange", "reduction", "prefetch", "micro-batch",
-                           "test-limit", "optimizer", "momentum", "survive"}) {
+  for (const char* flag :
+       {"model", "layers", "exchange", "reduction", "prefetch", "micro-batch", "test-limit",
+        "optimizer", "momentum", "survive", "audit-every", "device"}) {
     if (arguments.network || !given.given(flag)) continue;
     throw ConfigError("--" + std::string(flag) + " without --network",
                       "leave it out: the data plan does not depend on it; or give both");

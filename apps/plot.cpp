@@ -7,7 +7,6 @@
 #include "apps/subcommands.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
-#include "lockstep/train/recorded_run.hpp"
 
 namespace lockstep::apps {
 

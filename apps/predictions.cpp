@@ -401,9 +401,10 @@ class PredictionTable final : public PredictionWriter {
 std::string format_of(const PredictionOutput& output) {
   if (output.format != "auto") return output.format;
   const std::string ending = lower_case(std::filesystem::path(output.path).extension().string());
-  if (ending == ".jsonl" || ending == ".ndjson" || ending == ".json") return "jsonl";
+  if (ending == ".jsonl" || ending == ".ndjson") return "jsonl";
   if (ending == ".npy") return "npy";
-  for (const char* other : {".gz", ".zip", ".bz2", ".xz", ".zst", ".parquet", ".tsv", ".npz"}) {
+  for (const char* other :
+       {".gz", ".zip", ".bz2", ".xz", ".zst", ".parquet", ".tsv", ".npz", ".json"}) {
     if (ending != other) continue;
     throw ConfigError("--output: files named " + ending + " are not written",
                       "name it *.csv, *.jsonl or *.npy, or give --output-format");

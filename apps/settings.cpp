@@ -14,6 +14,7 @@
 #include "lockstep/data/picture_source.hpp"
 #include "lockstep/data/transform.hpp"
 #include "lockstep/launch/launch.hpp"
+#include "lockstep/train/replica_options.hpp"
 
 namespace lockstep::apps {
 namespace {
@@ -128,6 +129,13 @@ Setting choice(const char* name, Text member, const std::vector<std::string>& wo
                       did_you_mean(suggestion(value, words), "use one of them"));
   };
   return checked_text(name, all, member, check, help);
+}
+
+/// Of the words for an option of the library.
+template <std::size_t N>
+Setting choice(const char* name, Text member, const std::array<const char*, N>& words,
+               const char* help) {
+  return choice(name, member, std::vector<std::string>(words.begin(), words.end()), help);
 }
 
 Setting yes_or_no(const char* name, bool RunConfig::*member, const char* help) {
@@ -311,7 +319,7 @@ std::vector<Setting> table() {
                     "kind of network; layers: the [[layer]] list of the run file"));
   add(fixed, layers());
   add(recipe,
-      choice("precision", &C::precision, {"float32", "tf32", "bf16"},
+      choice("precision", &C::precision, precision_words,
              "factors of matrix products are rounded to it; bf16: of strict products on the CPU "
              "and library products on a device; tf32: of library products on a device "
              "alone"));
@@ -419,7 +427,8 @@ std::vector<Setting> table() {
   add(job, yes_or_no("share-device", &C::share_device,
                      "ranks of a host may share its GPUs, and exchange through the host's memory"));
   add(launch, count_or("auto", "threads", &C::threads,
-                       "threads of each rank's products; auto: the cores the launcher bound"));
+                       "threads of each rank's products; auto: the rank's share of the host's "
+                       "cores, at most those that it is bound to"));
   group = "Recording";
   add(job,
       text("run-dir", &C::run_dir, "auto|DIR", "where the run is recorded; auto: runs/DATE-TIME"));
@@ -461,7 +470,7 @@ std::vector<Setting> table() {
   add(step, count_or("none", "audit-every", &C::audit_every,
                      "every N steps, recompute a leaf and a slice on another rank"));
   add(run,
-      choice("on-nonfinite", &C::on_nonfinite, {"stop", "skip"},
+      choice("on-nonfinite", &C::on_nonfinite, train::nonfinite_words,
              "if a loss or gradient is not finite: end the job with code 76, or skip that step"));
   group = "Advanced";
   add(fixed, choice("shard-policy", &C::shard_policy, {"data", "auto", "file", "off"},
@@ -469,18 +478,18 @@ std::vector<Setting> table() {
   add(fixed, choice("rebatch", &C::rebatch, {"ceil", "balanced"},
                     "how a batch is cut; balanced: with shard-policy file or off"));
   add(recipe,
-      choice("reduction", &C::reduction, {"canonical", "allreduce"}, "how gradients are summed"));
+      choice("reduction", &C::reduction, train::reduction_words, "how gradients are summed"));
   add(launch,
       choice(
-          "exchange", &C::exchange, {"auto", "activations", "sums"},
+          "exchange", &C::exchange, train::exchange_words,
           "what canonical ranks exchange: activations, or partial sums; does not affect results"));
-  add(recipe, choice("products", &C::products, {"auto", "library", "strict"},
+  add(recipe, choice("products", &C::products, train::products_words,
                      "matrix products; auto: strict for canonical, library for allreduce"));
-  add(launch, choice("simd", &C::simd, {"auto", "scalar", "avx2", "avx512", "neon"},
+  add(launch, choice("simd", &C::simd, simd_words,
                      "instructions of the strict products; does not affect results"));
   add(launch,
       choice(
-          "zeros", &C::zeros, {"auto", "dense"},
+          "zeros", &C::zeros, zeros_words,
           "auto: strict products leave out terms that are exactly zero; does not affect results"));
   add(fixed,
       count_or("auto", "leaf", &C::leaf,

@@ -122,13 +122,14 @@ struct RunConfig {
 /// one is given.
 enum class Scope {
   recipe,  ///< affects results: the checkpoint's; --resume-with changes it
-  table,   ///< how a table is read, or pictures: as recipe
+  table,   ///< how a table is read, or pictures: as fixed
   fixed,   ///< fixes the data, the plan, the network or the optimizer's state: always the
            ///< checkpoint's
   init,    ///< weights of a new run: a checkpoint has its own
   step,    ///< how a step is computed, without effect on results: that of config.toml
   run,     ///< what is recorded, and done between steps: that of config.toml
-  launch,  ///< affects results where sums depend on ranks, and is then as recipe; else as job
+  launch,  ///< affects results where sums depend on ranks, and is then as recipe, but for `ranks`
+           ///< and `backend`, which are compared; else as job
   job,     ///< the default
 };
 

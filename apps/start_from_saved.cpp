@@ -74,27 +74,39 @@ namespace {
 constexpr const char* training_data = "the training data";
 constexpr const char* test_data = "the test data";
 constexpr const char* plan_key = "the data plan";
+constexpr const char* ranks_key = "the number of ranks";
+constexpr const char* backend_key = "the backend";
 
 bool is_setting(const std::string& name) {
   return name == "layer" || find_setting(name) != nullptr;
 }
 
-/// The settings of the run as a run file: config.toml's, and the checkpoint's over them.
-std::string settings_text(const std::filesystem::path& run, const train::TrainingState& state) {
+/// The settings to continue a run with, as a run file. With a checkpoint's `state`: its settings,
+/// and those of config.toml that only records and checkpoints depend on. Without (null): all of
+/// config.toml, but for those of each job.
+std::string settings_text(const std::filesystem::path& run, const train::TrainingState* state) {
+  const auto is_taken = [&](const std::string& name, const Decisive& decisive) {
+    if (state != nullptr) return is_of_run(name) && value_in(state->settings, name) == absent;
+    const Scope scope = scope_of(name);
+    if (scope != Scope::launch && scope != Scope::job) return true;
+    return value_in(decisive, name) != absent && name != "ranks" && name != "backend";
+  };
   std::string text;
   const auto path = run / "config.toml";
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(path, ignored)) {
-    for (const auto& [name, value] : key_values(read_config(run))) {
-      if (!is_of_run(name) || value_in(state.settings, name) != absent) continue;
-      text += name + " = " + value + "\n";
+  if (!run.empty() && std::filesystem::is_regular_file(path, ignored)) {
+    const RunConfig recorded = read_config(run);
+    const Decisive decisive = decisive_settings(recorded);
+    for (const auto& [name, value] : key_values(recorded)) {
+      if (is_taken(name, decisive)) text += name + " = " + value + "\n";
     }
   } else if (!run.empty()) {
-    launching::print_warning(path.string() +
-                             ": is missing, so the run's data and other settings that a checkpoint "
-                             "does not have are the defaults, unless they are given");
+    launching::print_warning(path.string() + ": is missing, so the run's data and settings" +
+                             (state == nullptr ? "" : " that a checkpoint does not have") +
+                             " are the defaults, unless they are given");
   }
-  for (const auto& [name, value] : state.settings) {
+  if (state == nullptr) return text;
+  for (const auto& [name, value] : state->settings) {
     if (is_setting(name)) text += name + " = " + value + "\n";
   }
   return text;
@@ -191,6 +203,15 @@ Found find_path(const RunConfig& config) {
   return {run, checkpoint};
 }
 
+/// The state in a checkpoint. Throws ConfigError for one that Replica::save() wrote.
+train::TrainingState state_of_run(const std::filesystem::path& checkpoint) {
+  train::TrainingState state = train::read_state(checkpoint);
+  if (!state.settings.empty()) return state;
+  throw ConfigError(
+      "--resume: " + checkpoint.string() + ": was saved by a program, without settings and data",
+      "continue it there with Replica::restore(), or start from its weights with --init");
+}
+
 /// "NAME is VALUE, but the checkpoint was trained with BEFORE"; of lists of layers only those that
 /// are first different.
 std::string difference_of(const std::string& name, const std::string& value,
@@ -218,12 +239,18 @@ std::string difference_of(const std::string& name, const std::string& value,
   }
 }
 
-/// The remedy for a value of a setting with which no checkpoint of another one can be continued;
-/// empty: `resume-with` permits it.
-std::string remedy_if_fixed(const std::string& name, const std::string& value) {
+/// The remedy for a value of a setting with which no checkpoint of another one, `before`, can be
+/// continued; empty: `resume-with` permits it.
+std::string remedy_if_fixed(const std::string& name, const std::string& value,
+                            const std::string& before) {
   if (name == "layer") return "leave the layers out, or train them in a run of their own";
+  if (name == "backend") {
+    return "give --backend " + before + ": it is chosen before the checkpoint is read";
+  }
   const Scope scope = scope_of(name);
-  if (scope == Scope::fixed) return "leave " + name + " out, or train a run of its own";
+  if (scope == Scope::fixed || scope == Scope::table) {
+    return "leave " + name + " out, or train a run of its own";
+  }
   if (scope == Scope::init) return "leave " + name + " out: a checkpoint has its own weights";
   if (name == "reduction" && value == "\"allreduce\"") {
     return "leave reduction out: a run with sums of canonical cannot go on with those of allreduce";
@@ -235,9 +262,10 @@ std::string remedy_if_fixed(const std::string& name, const std::string& value) {
 void require_same_settings(const Decisive& saved, const Decisive& now,
                            const std::vector<std::string>& meant) {
   for (const auto& [name, value] : now) {
+    if (name == "ranks") continue;  // require_same_data() compares how many there are
     const std::string before = saved_value(saved, name);
     if (value == before) continue;
-    std::string remedy = remedy_if_fixed(name, value);
+    std::string remedy = remedy_if_fixed(name, value, before);
     if (remedy.empty()) {
       if (contains(meant, name)) continue;
       remedy = fmt::format(
@@ -283,9 +311,9 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
                            {"stopped_early_after", nullptr},
                            {"settings", ""}};
     if (end && end->stopped_early_after) json["stopped_early_after"] = *end->stopped_early_after;
-    if (!found.checkpoint.empty()) {
-      json["settings"] = settings_text(found.run, train::read_state(found.checkpoint));
-    }
+    std::optional<train::TrainingState> state;
+    if (!found.checkpoint.empty()) state = state_of_run(found.checkpoint);
+    json["settings"] = settings_text(found.run, state ? &*state : nullptr);
     text = json.dump();
   });
   const auto json = nlohmann::json::parse(comm::broadcast_text(comm, text));
@@ -298,7 +326,8 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   }
   comm::together(comm, [&] {
     RunConfig saved;
-    apply_run_file(saved, resume.checkpoint.string(), json["settings"].get<std::string>());
+    const auto source = resume.checkpoint.empty() ? resume.run / "config.toml" : resume.checkpoint;
+    apply_run_file(saved, source.string(), json["settings"].get<std::string>());
     resume.config = config_over(saved, arguments);
     resume.config.places = config.places;  // saved settings have no line to name
     std::vector<std::string> meant;
@@ -339,8 +368,8 @@ Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
   options.max_leaf = data::float32_leaf;  // `precision` is compared by itself
   decisive.emplace_back(plan_key, to_hex(data::Plan(options).digest()));
   if (config.reduction == "allreduce") {
-    decisive.emplace_back("the number of ranks", std::to_string(comm.size()));
-    decisive.emplace_back("the backend", comm.backend());
+    decisive.emplace_back(ranks_key, std::to_string(comm.size()));
+    decisive.emplace_back(backend_key, comm.backend());
   }
   return decisive;
 }
@@ -360,6 +389,24 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
   return continues_in_place(config, resume) ? resume->run.string() : config.run_dir;
 }
 
+namespace {
+
+/// The remedy for other ranks than those of the checkpoint, or another backend.
+std::string remedy_of_launch(const Resume& resume) {
+  const std::string ranks = value_in(resume.state.settings, ranks_key);
+  const std::string backend = value_in(resume.state.settings, backend_key);
+  const std::string& flag = resume.config.backend;  // the same as that of the checkpoint
+  if (backend == "threads") {
+    return fmt::format("start it without a launcher, with --ranks {} --backend {}", ranks, flag);
+  }
+  const char* const hosts = backend == "shared"                      ? " on one host"
+                            : backend.find('+') != std::string::npos ? " on several hosts"
+                                                                     : "";
+  return fmt::format("start it with `mpirun -n {}`{}, with --backend {}", ranks, hosts, flag);
+}
+
+}  // namespace
+
 void require_same_data(const Resume& resume, const Decisive& now) {
   if (resume.checkpoint.empty()) return;
   for (const auto& [name, value] : now) {
@@ -372,11 +419,10 @@ void require_same_data(const Resume& resume, const Decisive& now) {
           "checkpoint's: shard-policy file and off depend on the number of ranks",
           "start as many ranks as before, or use --shard-policy data");
     }
-    throw ConfigError(
-        fmt::format("--resume: {} {}, but the checkpoint was trained with {}", name,
-                    name == training_data || name == test_data ? "has the hash " + value : value,
-                    before),
-        "give the data and the ranks that the run began with");
+    const bool is_data = name == training_data || name == test_data;
+    throw ConfigError(fmt::format("--resume: {} {} {}, but the checkpoint was trained with {}",
+                                  name, is_data ? "has the hash" : "is", value, before),
+                      is_data ? "give the data that the run began with" : remedy_of_launch(resume));
   }
 }
 
@@ -458,6 +504,10 @@ void require_same_outputs(const train::SavedNetwork& saved, const data::Source& 
       "give those of the run in the same order, or `init_fresh=last` for a last layer of its own");
 }
 
+bool has_same_scale(const data::TableColumn& a, const data::TableColumn& b) {
+  return a.mean == b.mean && a.deviation == b.deviation;
+}
+
 /// How features are scaled otherwise than the checkpoint's; empty: they are not.
 std::string other_scale(const train::SavedNetwork& saved, const data::Source& train) {
   if (saved.info.divide_by != train.divisor()) {
@@ -471,16 +521,22 @@ std::string other_scale(const train::SavedNetwork& saved, const data::Source& tr
     return now->standardized ? "columns are standardized, those of the checkpoint were not"
                              : "columns are not standardized, those of the checkpoint were";
   }
-  const auto differs = [](const data::TableColumn& a, const data::TableColumn& b) {
-    return a.mean != b.mean || a.deviation != b.deviation;
-  };
   if (!now->standardized ||
       std::equal(now->columns.begin(), now->columns.end(), before->columns.begin(),
-                 before->columns.end(), std::not_fn(differs))) {
+                 before->columns.end(), has_same_scale)) {
     return "";
   }
   return "columns are standardized by the means and deviations of this training set, not by the "
          "checkpoint's";
+}
+
+/// True if numbers to predict are scaled otherwise than the checkpoint's.
+bool has_other_targets(const train::SavedNetwork& saved, const data::Source& train) {
+  const auto now = train.table();
+  const auto& before = saved.info.table;
+  return now != nullptr && before != nullptr && now->is_regression() && before->is_regression() &&
+         !std::equal(now->targets.begin(), now->targets.end(), before->targets.begin(),
+                     before->targets.end(), has_same_scale);
 }
 
 /// The settings `init...`; nullopt for `init=none`. Throws ConfigError for the others without it,
@@ -527,6 +583,11 @@ std::string start_from(const RunConfig& config, const data::Source& train,
       launching::print_warning("--init: " + scale +
                                ": the first layer's weights are for the other");
     }
+  }
+  if (taken.saved && takes_last && comm.rank() == 0 && has_other_targets(*taken.saved, train)) {
+    launching::print_warning(
+        "--init: numbers to predict are standardized by the means and deviations of this training "
+        "set, not by the checkpoint's: the last layer's weights are for the other");
   }
   std::string text = taken.saved ? fmt::format("{}, after {}", taken.saved->folder.string(),
                                                counted(taken.saved->info.step, "step"))

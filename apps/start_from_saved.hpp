@@ -29,7 +29,7 @@ struct Resume {
   std::filesystem::path checkpoint;  ///< empty: no valid one, so training starts from the beginning
   bool complete = false;             ///< it is finished
   std::optional<std::uint64_t> stopped_early_after = {};  ///< a step: then it is finished too
-  RunConfig config;            ///< of this job, with the checkpoint's settings where none is given
+  RunConfig config;            ///< of this job, with the run's settings where none is given
   train::TrainingState state;  ///< of the checkpoint
 
   /// False if there was nothing to continue.
@@ -39,13 +39,13 @@ struct Resume {
 /// The run to continue, as `config.resume` says; nullopt if that is "none". Without a run to
 /// continue (`auto`) the result has the settings alone.
 ///
-/// Settings that are not given on the command line or in the run file are those of the run;
-/// settings that do not determine the results may be given freely. Rank 0 warns of each checkpoint
-/// that is skipped.
+/// Settings that are not given on the command line or in the run file are those of the run, also
+/// of one without a checkpoint; settings that do not determine the results may be given freely.
+/// Rank 0 warns of each checkpoint that is skipped.
 ///
 /// Errors   throws comm::AgreedError on all ranks: no such checkpoint, or a damaged one (65);
-///          settings that determine the results and differ from the checkpoint's, and a run in use
-///          (2).
+///          settings that determine the results and differ from the checkpoint's, a checkpoint that
+///          Replica::save() wrote, and a run in use (2).
 /// Ranks    collective.
 std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& config,
                                   comm::Communicator& comm);
@@ -74,7 +74,8 @@ bool continues_in_place(const RunConfig& config, const std::optional<Resume>& re
 /// The folder to record in: that of the run which is continued, unless another one is given. Local.
 std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& resume);
 
-/// Throws ConfigError with the names of data and plan that differ from the checkpoint's. Local.
+/// Throws ConfigError with the name of data, plan or ranks that differ from the checkpoint's.
+/// Local.
 void require_same_data(const Resume& resume, const Decisive& now);
 
 // --init

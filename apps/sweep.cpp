@@ -36,6 +36,7 @@
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/launch/launch.hpp"
 #include "lockstep/launch/watchdog.hpp"
+#include "lockstep/train/plot.hpp"
 #include "lockstep/train/recorded_run.hpp"
 #include "lockstep/version.hpp"
 
@@ -315,20 +316,15 @@ bool RankOfSweep::run_trial(std::size_t trial, std::size_t rung) {
   config.resume = "auto";
   config.progress = "off";
   if (config.ranks > 1) config.ranks = sweep_.group;
-  const bool chooses_threads = !config.threads;
-  if (part_ && chooses_threads && config.device != "cuda") {  // groups of a host share its cores
-    config.threads = static_cast<std::uint64_t>(comm::own_cores(comm_.place()));
-  }
   Arguments words;
   words.operands = {folder + "/config.toml"};
   if (!sweep_.rungs.empty()) {
     config.epochs = sweep_.rungs[rung];
     words.flags.emplace_back("resume-with", "epochs=" + std::to_string(config.epochs));
   }
-  if (chooses_threads && config.reduction == "allreduce") {
-    // Groups may have had other shares of the cores when the trial began.
-    const std::string threads = config.threads ? std::to_string(*config.threads) : "auto";
-    words.flags.emplace_back("resume-with", "threads=" + threads);
+  if (!config.threads && config.reduction == "allreduce") {
+    // Sweeps of earlier versions recorded a group's share of the cores when the trial began.
+    words.flags.emplace_back("resume-with", "threads=auto");
   }
   words.run_file_text = to_toml(config);
   std::optional<Error> failure;

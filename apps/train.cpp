@@ -2,12 +2,15 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "apps/cli.hpp"
 #include "apps/console.hpp"
@@ -142,9 +145,14 @@ class RankOfRun {
         return run_recorded(comm);
       } catch (const comm::RankLost&) {
         since_stop_.take();
+        why_again_ = "network was silent";
+        throw;
+      } catch (const train::NotRepeated& error) {
+        remove_checkpoints_after(error.good_steps(), comm);
         throw;
       } catch (const train::FaultFound& fault) {
         since_stop_.take();
+        why_again_ = "fault was found";
         if (config_.survive) {
           correct(fault, comm);
         } else {
@@ -166,6 +174,7 @@ class RankOfRun {
   void run_in(comm::Communicator& comm);
   void correct(const train::FaultFound& fault, comm::Communicator& comm);
   void remove_checkpoints_after(std::uint64_t steps, comm::Communicator& comm) const;
+  std::optional<FolderLock> lock_run_again(comm::Communicator& comm) const;
   bool note_lost_ranks(const comm::Communicator& comm, std::uint64_t step);
   train::TrainingPosition restore(TrainJob& job, comm::Communicator& comm);
   bool introduce(const TrainJob& job, const train::TrainingPosition& position, std::uint64_t total,
@@ -196,6 +205,7 @@ class RankOfRun {
   std::optional<std::uint64_t> begun_after_;  ///< the steps that earlier programs completed
   std::string run_;        ///< the folder that an earlier group recorded in; empty: none
   train::Lap since_stop_;  ///< of training
+  const char* why_again_ = "network was silent";  ///< if training goes on with the same ranks
 };
 
 /// Prints the banner. False if nothing is to be trained.
@@ -309,9 +319,12 @@ void RankOfRun::correct(const train::FaultFound& fault, comm::Communicator& comm
       });
   // A rank that noticed a loss instead may not know of a fault before.
   const bool again = !comm.all_agree(is_new);
-  if (again && (!found.rank || comm.size() == 1)) throw fault;
-  faults_found_.push_back(found);
   good_steps_ = again ? fault.good_steps_if_lasting() : fault.good_steps();
+  if (again && (!found.rank || comm.size() == 1)) {
+    remove_checkpoints_after(good_steps_, comm);
+    throw fault;
+  }
+  faults_found_.push_back(found);
   if (comm.rank() == 0) {
     launching::print_warning(
         fault.problem() +
@@ -338,6 +351,22 @@ void RankOfRun::remove_checkpoints_after(std::uint64_t steps, comm::Communicator
         fmt::format("{} removed that may have the fault in it: saved after step {}",
                     counted(removed, "checkpoint"), steps));
   });
+}
+
+/// Locks the run's folder on rank 0, for a group that continues the run. Waits in collectives: all
+/// ranks make progress then, also for their watchdogs. Collective.
+std::optional<FolderLock> RankOfRun::lock_run_again(comm::Communicator& comm) const {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto longest = std::chrono::seconds(120);
+  constexpr auto pause = std::chrono::milliseconds(50);
+  const auto members = spans_hosts_ ? members_ : std::vector<int>();
+  const auto end = Clock::now() + longest;
+  for (std::optional<FolderLock> lock;; std::this_thread::sleep_for(pause)) {
+    comm::together(comm, [&] {
+      if (comm.rank() == 0) lock = train::lock_again(run_, members, Clock::now() > end);
+    });
+    if (comm.all_agree(comm.rank() != 0 || lock)) return lock;
+  }
 }
 
 /// Waits until rank 0 has recorded the error that all ranks throw: they end the job soon after it.
@@ -392,6 +421,8 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   std::vector<train::Observer*> observers;
   train::RunFacts facts = facts_of(config_, data_, job, comm.size());
   const OutputNames names = names_of(facts.checkpoint);
+  std::optional<FolderLock> lock;
+  if (!is_first_group) lock = lock_run_again(comm);
   comm::together(comm, [&] {
     if (!is_rank_0) return;
     facts.lost = lost_;
@@ -401,10 +432,10 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     const bool may_have_begun = is_first_group && !is_first_try && is_folder_new_;
     if (may_have_begun) train::remove_unsaved_run(config_.run_dir);
     RunConfig recipe = config_;
-    recipe.resume = "none";  // config.toml is a recipe, which does not depend on another run
+    recipe.resume = "none";  // config.toml is a recipe that begins anew: `resume` is of one job
     directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(recipe), facts,
-                       train::Retention{config_.keep, config_.keep_every},
-                       continued(job, position));
+                       train::Retention{config_.keep, config_.keep_every}, continued(job, position),
+                       std::move(lock));
     warn_of_missing_records(*directory_, job.replica->steps(), position.epoch);
     console.emplace(progress_of(config_.progress), config_.epochs, total, names);
     observers = {&*directory_, &*console};
@@ -427,9 +458,7 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group && is_rank_0) {
     launching::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
                                          job.replica->steps(), since_stop_.take() * 1e3,
-                                         has_lost                ? "loss was noticed"
-                                         : faults_found_.empty() ? "network was silent"
-                                                                 : "fault was found"));
+                                         has_lost ? "loss was noticed" : why_again_));
   }
   if (!requests_) requests_.emplace();
   StopClock stop(*requests_, config_, job.replica->shape().weights(), is_rank_0);

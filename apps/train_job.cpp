@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "apps/console.hpp"
@@ -198,7 +199,12 @@ TrainJob make_job(const RunConfig& config, const TrainData& data, FaultInjection
     options.class_weights = class_weights_of(config, train, data.label_counts, data.outputs);
     options.loss = &loss_of(config, train);
     job.training = trainer_options(config, *options.loss, data.outputs, job.validation.get());
-    require_labels(data.sets, job.training.metrics, data.outputs);
+    const train::CheckpointInfo info = {.table = train.table(), .pictures = train.pictures()};
+    for (const auto& [set, what] : {std::pair{data.sets.test.get(), "test"},
+                                    std::pair{data.sets.validation.get(), "validation"}}) {
+      if (set == nullptr) continue;
+      require_labels(*set, what, info.class_names(), job.training.metrics, data.outputs);
+    }
   });
   job.replica = std::make_unique<train::Replica>(*shape, *job.plan, *job.mesh, options);
   warn_of_staging(*job.replica);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 
 #include "lockstep/base/flight_recorder.hpp"
@@ -161,10 +162,12 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const std::uint64_t>
     if (rank == rank_) part.rank = part.size();
     part.ranks.push_back(rank);
   }
-  auto made = size_ > 1 ? do_split(part) : nullptr;
+  const bool all_alone = std::set(colors.begin(), colors.end()).size() == colors.size();
+  auto made = all_alone ? nullptr : do_split(part);
   if (part.size() == 1) made = std::make_unique<SelfCommunicator>();
   made->world_ranks_.clear();  // of a communicator that another one has split
   for (const int rank : part.ranks) made->world_ranks_.push_back(world_rank(rank));
+  made->own_cores_ = own_cores();
   made->recorder_ = recorder_;
   return made;
 }

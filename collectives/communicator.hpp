@@ -160,6 +160,10 @@ class Communicator {
   /// This rank's machine and its position among the machine's ranks. Local.
   virtual const Place& place() const noexcept = 0;
 
+  /// The cores of this rank: those of own_cores(place()), and in a communicator made by split()
+  /// those that the rank has in the one that was split: parts of one host share its cores. Local.
+  int own_cores() const { return own_cores_ > 0 ? own_cores_ : comm::own_cores(place()); }
+
   /// Records the collectives of this communicator, and of those that split() creates from now on.
   /// `recorder` must outlive them; null: none. Local.
   void record_in(FlightRecorder* recorder) noexcept { recorder_ = recorder; }
@@ -324,8 +328,8 @@ class Communicator {
   virtual void do_all_to_all(const std::byte* send, Elements receive) = 0;
   virtual void do_shift(const std::byte* send, Elements receive) = 0;
 
-  /// Called by all ranks if size() > 1; the result is ignored for a part of one rank. Throws
-  /// CommError unless overridden.
+  /// Called by all ranks unless each is a part of its own; the result is ignored for a part of one
+  /// rank. Throws CommError unless overridden.
   virtual std::unique_ptr<Communicator> do_split(const Subgroup& part);
 
   void require_root(int root) const;
@@ -340,6 +344,7 @@ class Communicator {
   int rank_;
   int size_;
   std::vector<int> world_ranks_;  // empty: as the ranks of this one
+  int own_cores_ = 0;             // of a part; 0: by its place
   FlightRecorder* recorder_ = nullptr;
   std::pmr::vector<std::byte> packed_;  // of do_grouped_all_gather()
 };

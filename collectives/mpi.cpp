@@ -21,6 +21,7 @@
 
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/collectives/launcher.hpp"
 #include "lockstep/collectives/peer_watch.hpp"
 
@@ -374,6 +375,7 @@ void finalize_mpi() noexcept {
 }
 
 void abort_job(int code) noexcept {
+  remove_temporaries();
   const pid_t parent = ::getppid();
   const std::string program = program_of(parent);  // orted: mpirun's on hosts other than its own
   if (launcher_recovers() && (is_mpirun(program) || program == "orted")) {

@@ -94,7 +94,8 @@ class MpiSession {
 
 /// Terminates the job with exit code `code`, even while peers wait in a collective. Local.
 ///
-/// Does not flush output. Any thread may call it. If MPI is not running, terminates this process.
+/// Removes the temporary files of this process, and does not flush output. Any thread may call it.
+/// If MPI is not running, terminates this process.
 ///
 /// With launcher_recovers() the launcher gets SIGTERM instead, because it ignores MPI_Abort and
 /// exit codes: mpirun 4.1.4 then returns 1. With srun_recovers(), after finalize_mpi(), Slurm kills

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "lockstep/base/errors.hpp"
+#include "lockstep/base/signals.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/peer_watch.hpp"
 
@@ -19,7 +20,10 @@ namespace {
 MpiSession::MpiSession() : exceptions_(0) { no_mpi(); }
 MpiSession::~MpiSession() { static_cast<void>(exceptions_); }
 
-void abort_job(int code) noexcept { std::_Exit(code); }
+void abort_job(int code) noexcept {
+  remove_temporaries();
+  std::_Exit(code);
+}
 bool end_launcher() noexcept { return false; }
 bool is_child_of_daemon() { return false; }
 void finalize_mpi() noexcept {}

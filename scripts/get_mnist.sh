@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches MNIST (four files, 11 MB) and checks it before anything is put in place:
 #   scripts/get_mnist.sh [FOLDER]     default: mnist
-# LOCKSTEP_MNIST_MIRROR=URL asks that mirror alone. Nothing else in Lockstep reaches for the network.
+# LOCKSTEP_MNIST_MIRROR=URL asks that mirror alone. The program itself downloads nothing.
 set -euo pipefail
 
 folder=${1:-mnist}

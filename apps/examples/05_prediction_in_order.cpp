@@ -4,6 +4,7 @@
 //   05_prediction_in_order --ranks 3, or mpirun -n 3 05_prediction_in_order
 #include <cstdio>
 #include <lockstep/lockstep.hpp>
+#include <mutex>
 
 using namespace lockstep;
 
@@ -18,6 +19,7 @@ auto indexed(const std::shared_ptr<data::Source>& source) {
     const auto id = static_cast<std::uint64_t>(index);
     std::vector<float> features(source->features());
     std::int32_t label = 0;
+    const std::lock_guard lock(source->reading());  // an iterator reads ahead in a thread
     source->read({&id, 1}, features, {&label, 1});
     return std::pair(index, Tensor<float>(std::move(features)));
   };

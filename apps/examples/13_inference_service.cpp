@@ -1,5 +1,6 @@
 // An inference service: reads a checkpoint of `lockstep train` or of a program, then answers each
-// line of numbers, or of a table's columns, on stdin with a class and its probability.
+// line on stdin with a class and its probability. A line has numbers, or a table's columns, without
+// quotes, separated by commas.
 //
 //   13_inference_service FOLDER < EXAMPLES.csv
 #include <algorithm>
@@ -41,6 +42,11 @@ void serve(comm::Communicator& comm, const std::vector<std::string>& arguments) 
     throw ConfigError(counted(arguments.size(), "argument"), "give one argument, a checkpoint");
   }
   const auto saved = train::read_description(train::find_checkpoint(arguments[0]));
+  const auto* loss = nn::built_in_loss<float>(saved.loss);  // null: not built in
+  if (loss != nullptr && loss->target() != nn::TargetKind::label) {
+    throw ConfigError(arguments[0] + ": does not predict classes: its loss is " + saved.loss,
+                      "give another checkpoint, or use Replica::outputs() or probabilities()");
+  }
   train::Replica replica(saved, comm);
   const auto names = saved.info.class_names();  // empty: classes are numbers
   std::string line;

@@ -21,10 +21,7 @@ std::array<std::atomic<char*>, 4096> paths;
 std::mutex mutex;
 
 void end_by(int signal, siginfo_t* /*info*/, void* /*context*/) {
-  for (auto& slot : paths) {
-    const char* const path = slot.exchange(nullptr);
-    if (path != nullptr) ::unlink(path);
-  }
+  remove_temporaries();
   struct sigaction usual = {};
   usual.sa_handler = SIG_DFL;
   ::sigaction(signal, &usual, nullptr);
@@ -51,6 +48,13 @@ void forget_temporary(const std::filesystem::path& path) noexcept {
     if (mine == nullptr || path.native() != mine) continue;
     if (slot.compare_exchange_strong(mine, nullptr)) std::free(mine);
     return;
+  }
+}
+
+void remove_temporaries() noexcept {
+  for (auto& slot : paths) {
+    const char* const path = slot.exchange(nullptr);
+    if (path != nullptr) ::unlink(path);
   }
 }
 

@@ -11,6 +11,10 @@ namespace lockstep {
 void add_temporary(const std::filesystem::path& path);
 void forget_temporary(const std::filesystem::path& path) noexcept;
 
+/// Removes the listed files now, before an end of the process that runs no destructors. Any thread,
+/// and a signal handler.
+void remove_temporaries() noexcept;
+
 /// Makes SIGHUP, SIGINT, SIGTERM and SIGPIPE remove the listed files before they end the process.
 /// Ignored signals stay ignored.
 void remove_temporaries_on_signals() noexcept;

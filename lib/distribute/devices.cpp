@@ -40,7 +40,7 @@ Cluster resolve_cluster(comm::Communicator& comm, const std::string& device) {
   const auto nodes = gather(place.node);
   const auto local_ranks = gather(place.local_rank);
   const auto devices = comm::gather_text(comm, device);
-  const auto cores = gather(comm::own_cores(place));
+  const auto cores = gather(comm.own_cores());
   Cluster cluster{.transport = comm.backend()};
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     cluster.replicas.push_back({hosts[i], static_cast<int>(nodes[i]),

@@ -17,7 +17,7 @@ struct ReplicaPlace {
   int node = 0;        ///< index of the machine
   int local_rank = 0;  ///< index among the ranks of this machine
   std::string device;  ///< "cpu"
-  int cores = 1;       ///< usable cores: comm::own_cores()
+  int cores = 1;       ///< usable cores: Communicator::own_cores()
 };
 
 /// All replicas of a job, the same on every rank.

@@ -146,13 +146,9 @@ Mesh::Mesh(comm::Communicator& comm, const std::vector<MeshDimension>& dimension
       along_.push_back(&comm);
       continue;
     }
-    if (dimensions[i].size == 1) {
-      owned_.push_back(std::make_unique<comm::SelfCommunicator>());
-    } else {
-      auto others = shape_.coordinates(comm.rank());
-      others[i] = 0;
-      owned_.push_back(comm.split(shape_.rank_of(others)));
-    }
+    auto others = shape_.coordinates(comm.rank());
+    others[i] = 0;
+    owned_.push_back(comm.split(shape_.rank_of(others)));
     along_.push_back(owned_.back().get());
   }
 }

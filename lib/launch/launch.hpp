@@ -48,7 +48,8 @@ using RankProgram =
     std::function<void(comm::Communicator&, const std::vector<std::string>& arguments)>;
 int run_replicas(int argc, char** argv, const RankProgram& body) noexcept;
 
-// The parts of run_replicas(), for programs with their own arguments.
+// The parts of run_replicas(), for the `lockstep` command: they take types whose headers are not
+// installed. A program with arguments of its own uses the overload with a RankProgram.
 namespace launching {
 
 /// `connected` is to be called, once, when the ranks have connected otherwise than over MPI, or
@@ -98,10 +99,10 @@ void run_over_threads(std::uint64_t ranks, const RankBody& body);
 /// of them; then ends the process, without MPI_Finalize where that would wait for lost ranks.
 /// `body` must not keep anything in the memory() of a communicator.
 ///
-/// An AgreedError is printed by the lowest rank; after any other error of a rank, the ranks of its
-/// host end, and on the launcher's own host all. Launchers that recover ignore the exit code:
-/// `on_end` gets that of the job, on the lowest rank or on the one with such an error, before any
-/// rank ends.
+/// An AgreedError is printed by the lowest rank. After any other error of a rank all ranks end;
+/// under mpirun, on a host other than the launcher's, those of its host alone. Launchers that
+/// recover ignore the exit code: `on_end` gets that of the job, on the lowest rank or on the one
+/// with such an error, before any rank ends.
 /// Errors   throws comm::AgreedError (2) if the launcher or the communicator does not permit it.
 /// Ranks    collective.
 [[noreturn]] void survive(comm::Communicator& comm, const RankBody& body,

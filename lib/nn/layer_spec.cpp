@@ -15,8 +15,8 @@ void require_image(const FeatureShape& input) {
   if (input.image) return;
   throw ConfigError("takes images, but " + std::to_string(input.size()) +
                         " values without rows and columns come in",
-                    "place it before flatten and dense layers, and give data that says its rows "
-                    "and columns: IDX or NPY");
+                    "place it before flatten and dense layers, and give data with rows and columns "
+                    "(IDX, NPY, CIFAR or pictures), not CSV or TFRecord");
 }
 
 FeatureShape limited(const FeatureShape& shape) {
@@ -391,6 +391,10 @@ void require_savable(const std::string& key, const FieldValue& value) {
 }  // namespace
 
 FeatureShape Custom::output_of(const FeatureShape& input) const {
+  if (kind == nullptr) {
+    throw ConfigError("a custom layer without a LayerKind",
+                      "give Custom{kind}, or nn::custom(layer)");
+  }
   const std::string name = kind->name();
   if (name.empty()) {
     throw ConfigError("a custom layer without a name",
@@ -417,6 +421,7 @@ FeatureShape Custom::output_of(const FeatureShape& input) const {
 }
 
 Fields Custom::fields() const {
+  if (kind == nullptr) return {{"kind", "custom"}};
   Fields fields = kind->fields();
   fields.insert(fields.begin(), {"kind", kind->name()});
   return fields;

@@ -213,12 +213,12 @@ struct Embedding {
 
 /// A custom layer.
 struct Custom {
-  std::shared_ptr<const LayerKind> kind;  ///< never null
+  std::shared_ptr<const LayerKind> kind;  ///< null: output_of() throws ConfigError
 
   FeatureShape output_of(const FeatureShape& input) const;
   double weights(const FeatureShape& input) const { return kind->weights(input); }
-  bool sums_over_batch() const { return kind->sums_over_batch(); }
-  std::string text() const { return kind->text(); }
+  bool sums_over_batch() const { return kind != nullptr && kind->sums_over_batch(); }
+  std::string text() const { return kind != nullptr ? kind->text() : "custom"; }
   Fields fields() const;
 };
 

@@ -3,6 +3,7 @@
 // B rows of the batch, I inputs, O outputs of the layer, L examples in a leaf.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +47,8 @@ struct Part {
 
 /// The precision that factors are rounded to; sums are in float32.
 enum class Precision { float32, tf32, bf16 };
+/// Their names in options, in order.
+inline constexpr std::array precision_words = {"float32", "tf32", "bf16"};
 
 /// A dense layer's weights in the layout of its products.
 template <class Real>
@@ -123,6 +126,8 @@ const char* library_products_name() noexcept;
 /// The instruction set to use; the bits do not depend on it. `automatic` is the widest that the
 /// processor has, and for bf16 AMX.
 enum class Simd { automatic, scalar, avx2, avx512, neon };
+/// Their names in options, in order.
+inline constexpr std::array simd_words = {"auto", "scalar", "avx2", "avx512", "neon"};
 
 /// "AVX2", "AVX-512" or "NEON"; "scalar", "automatic".
 const char* simd_name(Simd simd) noexcept;
@@ -130,6 +135,8 @@ const char* simd_name(Simd simd) noexcept;
 /// Whether strict products may leave out terms with a factor that is exactly zero. The bits are the
 /// same: weights are finite, so that such a term adds a zero.
 enum class Zeros { automatic, dense };
+/// Their names in options, in order.
+inline constexpr std::array zeros_words = {"auto", "dense"};
 
 /// Weights in panels. In float32 every element is a fixed expression: a chain of fused
 /// multiply-adds in the order of the inputs (outputs, for backward_input), or in leaves of rows

@@ -324,6 +324,16 @@ class RefusedRecord {
   std::optional<DataError> found_;
 };
 
+/// Each metric has collectives of its own, so that other ones on a rank would mix them up.
+/// Collective.
+void require_equal_metrics(const std::vector<Metric>& metrics, comm::Communicator& comm) {
+  const auto text = [](const Metric& metric) {
+    return in_quotes(metric.name) + (metric.of_example ? " of examples" : " of the set");
+  };
+  comm::require_equal(comm, "the evaluation", {{"metrics", joined(metrics, ", ", text)}},
+                      "give the same metrics, in the same order, on every rank");
+}
+
 /// The greatest number that a rank wants to stop for. Collective.
 std::uint64_t agreed_stop(const StopRequest& stop, comm::Communicator& comm) {
   if (!stop) return 0;
@@ -423,6 +433,7 @@ data::Plan evaluation_plan(std::uint64_t records, int ranks) {
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics,
                     const StopRequest& stop) {
+  require_equal_metrics(metrics, groups.all);
   Evaluation result;
   groups.fail_together(
       [&] { result = evaluate_records(network, loss, reader, groups, metrics, stop); });
@@ -432,6 +443,7 @@ Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::Batch
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, const data::Plan& plan,
                     const std::function<std::optional<Piece>()>& next, const Groups& groups,
                     const std::vector<Metric>& metrics) {
+  require_equal_metrics(metrics, groups.all);
   Evaluation result;
   groups.fail_together(
       [&] { result = evaluate_pieces(network, loss, plan, next, groups.batch, metrics); });

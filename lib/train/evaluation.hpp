@@ -246,10 +246,10 @@ using StopRequest = std::function<std::uint64_t()>;
 /// A device must have rows for the plan's largest_piece(); on the processor the network needs at
 /// least one. The plan is for the ranks of `groups.batch`.
 /// Errors   throws comm::AgreedError if not every record was evaluated exactly once (70), if there
-///          are none or their weights sum to zero, or for a record that a layer does not take (65);
-///          ConfigError or DataError for targets
-///          that do not fit the loss, or for a metric that is not for them; and the errors of
-///          reading and communication.
+///          are none or their weights sum to zero, or for a record that a layer does not take (65),
+///          or if ranks have different metrics (2; their functions are not compared); ConfigError
+///          or DataError for targets that do not fit the loss, or for a metric that is not for
+///          them; and the errors of reading and communication.
 /// Ranks    collective.
 Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::BatchReader& reader,
                     const Groups& groups, const std::vector<Metric>& metrics = {},

@@ -48,6 +48,14 @@ struct History {
   std::vector<EpochReport> epochs;
 };
 
+/// Reads epochs.jsonl of a run's folder: all fields of EpochReport but the new shares. The run may
+/// still be trained.
+///
+/// Errors   throws DataError with file, line and reason: no such folder, no run in it, no epoch
+///          recorded, a truncated line, or a field that is missing or of another type.
+/// Ranks    local.
+std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
+
 /// Draws two panels side by side, loss and score (accuracy, or R2), against epochs. Each has a line
 /// of the test set and one of training, which is dashed if there are several histories: then a
 /// history has a color, and there are at most 7. Values that are not finite are left out of their

@@ -9,6 +9,7 @@
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/hash.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/train/plot.hpp"  // read_epochs()
 
 namespace lockstep::train {
 

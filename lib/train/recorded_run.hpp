@@ -54,10 +54,6 @@ struct RecordedRun {
 /// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-/// Reads epochs.jsonl of a run: all fields of EpochReport but the new shares. The run may
-/// still be trained. Errors and ranks as of read_run(); an epoch must have ended.
-std::vector<EpochReport> read_epochs(const std::filesystem::path& folder);
-
 /// Adds loss, score and metrics of `set`, "test" or "validation", to an object: "test_loss",
 /// "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
 void add_figures(nlohmann::ordered_json& object, const std::string& set, const SetFigures& figures,

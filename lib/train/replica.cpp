@@ -135,7 +135,7 @@ void Replica::require_loss(const char* use) const {
 void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& options) {
   const bool on_device = options.device == Device::cuda;
   const bool sliced = plan_ && is_canonical(options);
-  set_product_threads(options.threads > 0 ? options.threads : comm::own_cores(groups_.all.place()));
+  set_product_threads(options.threads > 0 ? options.threads : groups_.all.own_cores());
   products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
                   ? make_strict_products(on_device ? Simd::automatic : options.simd, options.zeros,
                                          on_device ? Precision::float32 : options.precision)

@@ -359,8 +359,10 @@ class Replica {
   /// Saves the checkpoint `folder`/step-NNNNNNNN and returns its path; `folder` is the folder of
   /// checkpoints, RUN/checkpoints of a run directory. `about`: the description of the data; its
   /// step and examples are replaced by this replica's. `position`: the program's position in its
-  /// epochs, which read_state() returns. Continue from it with restore(), or read the weights alone
-  /// with read_description() and read_weights(saved, network()).
+  /// epochs, which read_state() returns. Continue from it with restore(); take its weights alone
+  /// with start_from({.from = path}) before the first step, or evaluate them with a
+  /// Replica(read_description(path), groups). read_weights(saved, network()) reads them to the host
+  /// alone: not for a replica on a device.
   ///
   /// Errors   throws comm::AgreedError (74) if rank 0 cannot write, or if a checkpoint of this step
   ///          exists; (2) if `about` does not fit the network, or has a divisor that is none.

@@ -29,14 +29,9 @@ bool is_strict(const ReplicaOptions& options, const char* library) {
 
 namespace {
 
-const char* text_of(Precision precision) {
-  constexpr std::array names = {"float32", "tf32", "bf16"};
-  return names.at(static_cast<std::size_t>(precision));
-}
-
-const char* text_of(Simd simd) {
-  constexpr std::array names = {"auto", "scalar", "avx2", "avx512", "neon"};
-  return names.at(static_cast<std::size_t>(simd));
+template <class Enum, std::size_t N>
+std::string word_for(const std::array<const char*, N>& words, Enum value) {
+  return words.at(static_cast<std::size_t>(value));
 }
 
 std::string mesh_text(const Groups& groups) {
@@ -53,7 +48,7 @@ void require_fits_processor(const ReplicaOptions& options, const Groups& groups)
   if (options.device_exchange == DeviceExchange::staged) refuse("device_exchange staged");
   if (options.share_device) refuse("`share_device`");
   if (options.simd != Simd::automatic && !is_strict(options, library_products_name())) {
-    throw ConfigError(std::string("simd ") + text_of(options.simd) + " with products library: " +
+    throw ConfigError("simd " + word_for(simd_words, options.simd) + " with products library: " +
                           library_products_name() + " chooses for itself",
                       "use `products=strict`");
   }
@@ -74,7 +69,7 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
     throw ConfigError(option + " with device cuda", remedy);
   };
   if (options.simd != Simd::automatic) {
-    refuse(std::string("simd ") + text_of(options.simd), "leave `simd` out");
+    refuse("simd " + word_for(simd_words, options.simd), "leave `simd` out");
   }
   if (options.threads > 0) refuse("threads", "leave `threads` out");
   if (options.exchange == Exchange::activations) {
@@ -91,7 +86,7 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
                       "use a mesh of batch alone, or `device=cpu`");
   }
   if (is_strict(options, "cuBLAS") && options.precision != Precision::float32) {
-    throw ConfigError(std::string("precision ") + text_of(options.precision) +
+    throw ConfigError("precision " + word_for(precision_words, options.precision) +
                           " with products strict and device cuda",
                       "use `reduction=allreduce` with `products=library`, or `precision=float32`");
   }
@@ -112,10 +107,9 @@ void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups)
         "`audit_every` with reduction allreduce: its ranks see their own examples alone", remedy);
   }
   if (options.exchange != Exchange::automatic) {
-    throw ConfigError(std::string("exchange ") +
-                          (options.exchange == Exchange::activations ? "activations" : "sums") +
-                          " with reduction allreduce",
-                      remedy);
+    throw ConfigError(
+        "exchange " + word_for(exchange_words, options.exchange) + " with reduction allreduce",
+        remedy);
   }
 }
 
@@ -226,7 +220,8 @@ void require_equal_devices(const ReplicaOptions& options, comm::Communicator& co
 void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* plan,
                             const ReplicaOptions& options, const Groups& groups) {
   const std::string loss = options.loss != nullptr ? options.loss->name() : nn::default_loss;
-  comm::KeyValues settings = {{"loss", loss}, {"precision", text_of(options.precision)}};
+  comm::KeyValues settings = {{"loss", loss},
+                              {"precision", word_for(precision_words, options.precision)}};
   add(shape, settings);
   if (plan != nullptr) {
     const auto number = [](auto value) {
@@ -240,7 +235,7 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
          {"seed", number(options.seed.first) + ", " + number(options.seed.second)},
          {"class_weights",
           joined(options.class_weights, ", ", [](float weight) { return shortest(weight); })},
-         {"reduction", is_canonical(options) ? "canonical" : "allreduce"},
+         {"reduction", word_for(reduction_words, options.reduction)},
          {"device", is_canonical(options)            ? "any"
                     : options.device == Device::cuda ? "cuda"
                                                      : "cpu"},
@@ -248,7 +243,7 @@ void require_equal_settings(const nn::NetworkShape& shape, const data::Plan* pla
           is_canonical(options) || is_strict(options, "the library") ? "strict" : "library"},
          {"audit_every", number(options.audit_every.value_or(0))},
          {"sentinel_steps", number(options.sentinel_steps)},
-         {"on_nonfinite", options.on_nonfinite == OnNonfinite::skip ? "skip" : "stop"}});
+         {"on_nonfinite", word_for(nonfinite_words, options.on_nonfinite)}});
     add(options.optimizer, settings);
   }
   if (groups.model != nullptr) {  // ranks that share a network exchange its activations by parts

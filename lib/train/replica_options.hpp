@@ -1,6 +1,7 @@
 // Options of a replica, which train::Replica documents.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -55,8 +56,15 @@ enum class DeviceExchange {
   staged,  ///< through host memory, with the ranks' communicator
 };
 
-/// Options of a replica. The defaults are those of `lockstep train` but for nccl_timeout, so the
-/// same data gives the same weights.
+// The words for the values of these options, in their order: those of messages and of flags.
+
+inline constexpr std::array reduction_words = {"canonical", "allreduce"};
+inline constexpr std::array exchange_words = {"auto", "activations", "sums"};
+inline constexpr std::array products_words = {"auto", "strict", "library"};
+inline constexpr std::array nonfinite_words = {"stop", "skip"};
+
+/// Options of a replica. The defaults are those of `lockstep train` but for nccl_timeout and
+/// prefetch, so the same data gives the same weights.
 ///
 /// Ranks may differ in simd, zeros, threads and prefetch; in products and device unless the
 /// reduction is allreduce; and in micro_batch, unless the mesh has "model", if all have one, or
@@ -83,14 +91,14 @@ struct ReplicaOptions {
   Precision precision = Precision::float32;
   Simd simd = Simd::automatic;     ///< of strict products on the CPU
   Zeros zeros = Zeros::automatic;  ///< of strict products on the CPU
-  bool keeps_snapshots = false;    ///< make_shared_snapshot() will be called
-  int threads = 0;                 ///< of this rank's products; 0: comm::own_cores()
+  bool keeps_snapshots = false;    ///< make_shared_snapshot() will be called; for the command
+  int threads = 0;                 ///< of this rank's products; 0: Communicator::own_cores()
   /// Gradient accumulation: the most examples of a rank that are computed at a time, so that memory
   /// is needed for their activations only; 0: all of its piece of the batch. With strict products
   /// it does not affect results. Not less than a leaf, not on a device, and not with a layer that
   /// sums over the batch.
   std::size_t micro_batch = 0;
-  std::size_t prefetch = 0;  ///< number of batches that prefetch() reads ahead
+  std::size_t prefetch = 0;  ///< batches that Replica::prefetch() reads ahead; 0 without it
 
   Device device = Device::cpu;
   bool share_device = false;  ///< ranks of a host may share a device; not on the CPU

@@ -9,7 +9,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "lockstep/base/errors.hpp"
@@ -151,29 +150,24 @@ std::string text_of(const std::vector<int>& members) {
   return text;
 }
 
-/// Locks the folder for ranks that continue their own run. The lock of a lost host is free when its
-/// file system notices: NFS takes 90 seconds. That of ranks which are cut off and go on is not.
-FolderLock lock_again(const std::filesystem::path& path, const std::vector<int>& members) {
-  constexpr auto longest = std::chrono::seconds(120);
-  const auto end = Clock::now() + longest;
-  for (;;) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(path / "metrics.jsonl", ignored)) {
-      leave_to_others(path, "the run's folder is not on this host");
-    }
-    require_members(path, members);  // not only when the others have ended
-    try {
-      FolderLock lock(path);
-      require_members(path, members);
-      return lock;
-    } catch (const ConfigError& error) {
-      if (Clock::now() > end) leave_to_others(path, error.problem());
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}  // namespace
+
+std::optional<FolderLock> lock_again(const std::filesystem::path& folder,
+                                     const std::vector<int>& members, bool is_last_try) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / "metrics.jsonl", ignored)) {
+    leave_to_others(folder, "the run's folder is not on this host");
+  }
+  require_members(folder, members);  // not only when the others have ended
+  try {
+    FolderLock lock(folder);
+    require_members(folder, members);
+    return lock;
+  } catch (const ConfigError& error) {
+    if (is_last_try) leave_to_others(folder, error.problem());
+    return std::nullopt;
   }
 }
-
-}  // namespace
 
 std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
   if (checkpoint.empty()) return {};
@@ -202,19 +196,19 @@ void remove_unsaved_run(const std::filesystem::path& path) {
 }
 
 RunDirectory::RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
-                           const Retention& retention, const std::optional<Continued>& continued)
+                           const Retention& retention, const std::optional<Continued>& continued,
+                           std::optional<FolderLock> lock)
     : path_(path == "auto" ? claim_dated_folder() : std::filesystem::path(path)),
       facts_(std::move(facts)),
-      retention_(retention) {
+      retention_(retention),
+      lock_(std::move(lock)) {
   const Continued begin = continued.value_or(Continued());
   const std::filesystem::path run = run_of(begin.checkpoint);
   std::error_code ignored;
   const bool is_its_own = continued && (begin.in_place || begin.checkpoint.empty() ||
                                         std::filesystem::equivalent(run, path_, ignored));
   if (!is_its_own) require_no_run(path_);
-  if (begin.in_place) {
-    lock_.emplace(lock_again(path_, facts_.members));
-  } else {
+  if (!lock_) {
     make_folder(path_);
     lock_.emplace(path_);
   }
@@ -270,7 +264,7 @@ void RunDirectory::on_step(const StepReport& report) {
   if (report.step > steps_) record(report);
   const auto now = Clock::now();
   if (now - flushed_ < flush_interval) return;
-  flush();
+  write_out();
   flushed_ = now;
   const bool saved =
       saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -293,7 +287,7 @@ void RunDirectory::record(const StepReport& report) {
 }
 
 void RunDirectory::on_epoch(const EpochReport& report) {
-  flush();
+  write_out();
   if (report.epoch <= epochs_recorded_) return;
   epochs_recorded_ = report.epoch;
   ordered_json record = epoch_json(report);
@@ -324,7 +318,7 @@ void RunDirectory::renew_summary() noexcept {
 
 void RunDirectory::end(ExitCode code, const std::string& cause) noexcept {
   try {
-    flush();  // throws if another folder has this name by now
+    write_out();  // throws if another folder has this name by now
     const char* const status = code == ExitCode::stopped ? "stopped" : "failed";
     write_file(path_ / "summary.json", summary(status, nullptr, code, cause));
   } catch (const std::exception&) {  // the error that ended the run is reported instead
@@ -332,6 +326,13 @@ void RunDirectory::end(ExitCode code, const std::string& cause) noexcept {
 }
 
 void RunDirectory::flush() {
+  write_out();
+  if (facts_.members.empty()) return;
+  metrics_->sync();
+  epochs_->sync();
+}
+
+void RunDirectory::write_out() {
   metrics_->flush();
   require_in_place();
 }
@@ -486,7 +487,7 @@ std::string RunDirectory::summary(const char* status, const RunReport* report, E
 }
 
 void RunDirectory::finish(const RunReport& report) {
-  flush();
+  write_out();
   write_file(path_ / "summary.json", summary("finished", &report, ExitCode::success, ""));
 }
 

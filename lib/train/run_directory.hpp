@@ -109,8 +109,9 @@ struct Continued {
 ///
 /// metrics.jsonl is flushed every second, at the end of every epoch and with every checkpoint. Each
 /// time, OutputError is thrown if the folder was removed, replaced or hidden by another mount
-/// since. Checkpoints are saved by a thread, one at a time; by the caller where the system permits
-/// no further thread.
+/// since. flush() also syncs it and epochs.jsonl to the disk if `facts.members` are given: a whole
+/// host may be lost. Checkpoints are saved by a thread, one at a time; by the caller where the
+/// system permits no further thread.
 class RunDirectory final : public Observer {
  public:
   /// Creates the folder, locks it, and writes config.toml; `path` "auto" means runs/DATE-TIME.
@@ -123,11 +124,14 @@ class RunDirectory final : public Observer {
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
   /// first to lock the folder. The file .members contains its ranks.
   ///
+  /// `lock`: the folder's, from lock_again(); null: it is locked here.
+  ///
   /// Errors   throws ConfigError if another job writes to the folder, or if it contains another
   ///          run; OutputError if it cannot be created or written; DataError for a damaged
-  ///          epochs.jsonl; Error (86) if other ranks continue the run, or the folder is not here.
+  ///          epochs.jsonl.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
-               const Retention& retention = {}, const std::optional<Continued>& continued = {});
+               const Retention& retention = {}, const std::optional<Continued>& continued = {},
+               std::optional<FolderLock> lock = {});
   ~RunDirectory() override;
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -165,6 +169,7 @@ class RunDirectory final : public Observer {
 
   static EpochTimes times_in(std::string_view line);
   void record(const StepReport& report);
+  void write_out();
   void require_in_place() const;
   std::string summary(const char* status, const RunReport* report, ExitCode code,
                       const std::string& cause) const;
@@ -196,6 +201,16 @@ nlohmann::ordered_json scores_json(const Evaluation& test, const CheckpointInfo&
 
 /// Throws ConfigError if `folder` holds a run, which may be in use by another job. Local.
 void require_no_run(const std::filesystem::path& folder);
+
+/// Locks `folder` for ranks that continue their own run in it, `members` as in RunFacts; null:
+/// another process holds the lock. That of a lost host is free when its file system notices: NFS
+/// takes 90 seconds. That of ranks which are cut off from these, and go on, is not.
+///
+/// Errors   throws Error (86) if other ranks continue the run, if the folder is not on this host,
+///          and, in the last try, instead of null.
+/// Ranks    local.
+std::optional<FolderLock> lock_again(const std::filesystem::path& folder,
+                                     const std::vector<int>& members, bool is_last_try);
 
 /// Removes the run in `folder`, but for its flight recorders, if it has certainly saved no
 /// checkpoint, so that it can begin again. Throws ConfigError if another process holds the lock.

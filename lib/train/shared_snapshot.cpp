@@ -1,6 +1,7 @@
 #include "lockstep/train/shared_snapshot.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -9,7 +10,7 @@
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/range.hpp"
-#include "lockstep/collectives/agreement.hpp"
+#include "lockstep/base/text.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -61,9 +62,13 @@ bool SharedSnapshot::is_complete(std::size_t snapshot) const noexcept {
   return true;
 }
 
-/// The number of steps of a complete snapshot, plus one; 0 if it is not complete.
-std::uint64_t SharedSnapshot::order_of(std::size_t snapshot) const noexcept {
-  return is_complete(snapshot) ? record(snapshot, 0).state.steps + 1 : 0;
+/// The number of steps of a complete snapshot, plus one; 0 if it is not complete, or after more
+/// than `max_steps`.
+std::uint64_t SharedSnapshot::order_of(std::size_t snapshot,
+                                       std::uint64_t max_steps) const noexcept {
+  if (!is_complete(snapshot)) return 0;
+  const std::uint64_t steps = record(snapshot, 0).state.steps;
+  return steps <= max_steps ? steps + 1 : 0;
 }
 
 StateBlocks SharedSnapshot::begin(int rank) {
@@ -82,36 +87,48 @@ void SharedSnapshot::commit(int rank, int ranks, const ReplicaState& state) {
   losses_.erase(losses_.begin(), losses_.upper_bound(std::min(other, state.steps)));
 }
 
-void SharedSnapshot::require_repeated(std::uint64_t step, double loss) {
-  const auto [before, is_new] = losses_.try_emplace(step, loss);
-  if (is_new || (std::isnan(before->second) && std::isnan(loss)) ||
-      std::bit_cast<std::uint64_t>(before->second) == std::bit_cast<std::uint64_t>(loss)) {
-    return;
+void SharedSnapshot::require_repeated(std::uint64_t step, double loss, comm::Communicator& comm) {
+  const double before = losses_.try_emplace(step, loss).first->second;
+  if (step > repeated_until_) return;
+  try {
+    comm::together(comm, [&] {
+      const bool is_same =
+          (std::isnan(before) && std::isnan(loss)) ||
+          std::bit_cast<std::uint64_t>(before) == std::bit_cast<std::uint64_t>(loss);
+      if (is_same) return;
+      throw Error(ExitCode::invariant,
+                  "step " + std::to_string(step) + ", repeated from a snapshot, has the loss " +
+                      shortest(loss) + ", but had " + shortest(before),
+                  "look for faulty memory on the hosts of this job, and resume from a checkpoint "
+                  "of step " +
+                      std::to_string(restored_steps_) +
+                      " or before: later ones may have the fault in them");
+    });
+  } catch (const comm::AgreedError& error) {
+    throw NotRepeated(error, restored_steps_);
   }
-  throw Error(ExitCode::invariant,
-              "step " + std::to_string(step) + ", repeated from a snapshot, has the loss " +
-                  std::to_string(loss) + ", but had " + std::to_string(before->second),
-              "the weights saved before are intact; look for faulty memory on this rank's host");
-}
-
-/// Makes snapshots after more steps incomplete, and forgets losses of later steps.
-void SharedSnapshot::drop_after(int rank, std::uint64_t max_steps) {
-  for (const std::size_t snapshot : {0, 1}) {
-    Record& mine = record(snapshot, static_cast<std::size_t>(rank));
-    if (mine.state.steps > max_steps) mine.ranks.store(0);
-  }
-  losses_.erase(losses_.upper_bound(max_steps), losses_.end());
 }
 
 std::optional<KeptState> SharedSnapshot::newest(comm::Communicator& comm, std::uint64_t max_steps) {
-  drop_after(comm.place().local_rank, max_steps);
-  comm.barrier();  // all ranks have dropped them
-  std::uint64_t order = std::max(order_of(0), order_of(1));
+  losses_.erase(losses_.upper_bound(max_steps), losses_.end());
+  repeated_until_ = losses_.empty() ? 0 : losses_.rbegin()->first;
+  // A rank that noticed the loss of another one sooner may not have completed the last step.
+  comm.all_reduce(std::span(&repeated_until_, 1), comm::Op::max);
+  // Of all ranks of a host the same, before any of them drops a snapshot below.
+  const std::array orders = {order_of(0, max_steps), order_of(1, max_steps)};
+  std::uint64_t order = std::max(orders[0], orders[1]);
   comm.all_reduce(std::span(&order, 1), comm::Op::min);
-  const std::size_t chosen = order_of(0) == order ? 0 : 1;
+  const std::size_t chosen = orders[0] == order ? 0 : 1;
   next_ = 1 - chosen;
+  // After another loss a smaller group must not choose a newer one: when training goes on from this
+  // one, the records of later steps are removed.
+  for (const std::size_t snapshot : {0, 1}) {
+    Record& mine = record(snapshot, static_cast<std::size_t>(comm.place().local_rank));
+    if (mine.state.steps >= order) mine.ranks.store(0);
+  }
+  restored_steps_ = std::max<std::uint64_t>(order, 1) - 1;
   if (order == 0) return std::nullopt;
-  if (order_of(chosen) != order) {
+  if (orders[chosen] != order) {
     throw Error(ExitCode::invariant, "rank " + std::to_string(comm.world_rank(comm.rank())) +
                                          ": no complete snapshot of step " +
                                          std::to_string(order - 1) + " on " + comm.place().host);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/aligned.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/nn/network.hpp"
@@ -97,6 +98,21 @@ struct KeptState {
   StateBlocks blocks;
 };
 
+/// A repeated step has another loss than before (70): thrown on every rank. One of the two passes
+/// was wrong, and it is not known which.
+class NotRepeated : public comm::AgreedError {
+ public:
+  NotRepeated(const Error& error, std::uint64_t good_steps)
+      : AgreedError(error.code(), error.problem(), error.remedy()), good_steps_(good_steps) {}
+
+  /// The completed steps of the snapshot from which steps were repeated. Checkpoints of later ones,
+  /// of either pass, may be wrong.
+  std::uint64_t good_steps() const noexcept { return good_steps_; }
+
+ private:
+  std::uint64_t good_steps_;
+};
+
 /// The two newest snapshots of the weights and of two moments, which an optimizer may not use, each
 /// a flat block as in a ParameterBlock, in one region on each host, which all its ranks map.
 ///
@@ -121,15 +137,17 @@ class SharedSnapshot {
   /// Completes what begin() began, as rank `rank` of `ranks` on this host. Local.
   void commit(int rank, int ranks, const ReplicaState& state);
 
-  /// Remembers the loss of a step; if this rank has completed the step before, in a larger group,
-  /// compares it. Local.
+  /// Remembers the loss of a step. If a rank of `comm`, that of the last newest(), has completed
+  /// the step before, compares the two there.
   ///
-  /// Errors   throws Error (70) if the two differ.
-  void require_repeated(std::uint64_t step, double loss);
+  /// Errors   throws NotRepeated if they differ on a rank.
+  /// Ranks    collective up to the last step that one of them completed before newest(); then
+  ///          local.
+  void require_repeated(std::uint64_t step, double loss, comm::Communicator& comm);
 
   /// The newest snapshot after at most `max_steps` steps that is complete on the hosts of all ranks
-  /// of `comm`; nullopt if there is none. The next begin() writes over the other one. Snapshots and
-  /// losses of later steps are dropped. No rank may write.
+  /// of `comm`; nullopt if there is none. The next begin() writes over the other one. Later
+  /// snapshots are dropped, and losses of steps after `max_steps`. No rank may write.
   ///
   /// Ranks    collective.
   std::optional<KeptState> newest(comm::Communicator& comm, std::uint64_t max_steps = any_steps);
@@ -140,15 +158,17 @@ class SharedSnapshot {
   struct Record;
   Record& record(std::size_t snapshot, std::size_t rank) const noexcept;
   StateBlocks blocks(std::size_t snapshot) const noexcept;
-  void drop_after(int rank, std::uint64_t max_steps);
   bool is_complete(std::size_t snapshot) const noexcept;
-  std::uint64_t order_of(std::size_t snapshot) const noexcept;
+  std::uint64_t order_of(std::size_t snapshot, std::uint64_t max_steps) const noexcept;
 
   std::size_t length_;
   std::size_t ranks_;     // of the first group on this host
   std::size_t next_ = 0;  // the snapshot that begin() and commit() write
   comm::SharedRegion region_;
   std::map<std::uint64_t, double> losses_;  // of steps that may be repeated
+  // As the ranks of the last newest() agreed:
+  std::uint64_t restored_steps_ = 0;
+  std::uint64_t repeated_until_ = 0;  // the last step that one of them had completed before
 };
 
 }  // namespace lockstep::train

@@ -306,7 +306,9 @@ Trainer::Timed Trainer::train_steps(const std::vector<Observer*>& observers) {
       report.learning_rate = optimizer.learning_rate * optimizer.schedule.factor(step - 1);
     }
     report.gradient_norm = result.gradient_norm;
-    if (options_.snapshot != nullptr) options_.snapshot->require_repeated(step, report.loss);
+    if (options_.snapshot != nullptr) {
+      options_.snapshot->require_repeated(step, report.loss, replica_.groups().all);
+    }
     for (Observer* observer : observers) observer->on_step(report);
     if (options_.checkpoint_every && step % *options_.checkpoint_every == 0) save(observers);
     if (step % options_.snapshot_every == 0) keep(observers);
@@ -345,9 +347,11 @@ void Trainer::save(const std::vector<Observer*>& observers) {
     for (Observer* observer : observers) observer->finish_checkpoint();
   });
   replica_.take(snapshot_.get());
-  for (Observer* observer : observers) {
-    observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});
-  }
+  comm::together(replica_.groups().all, [&] {  // the others wait in this phase
+    for (Observer* observer : observers) {
+      observer->on_checkpoint({*snapshot_, position_, replica_.steps(), replica_.examples()});
+    }
+  });
   has_saved_ = true;
   is_saving_ = true;
 }

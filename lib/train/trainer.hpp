@@ -81,7 +81,8 @@ class Trainer {
   /// Starts with the evaluation if all steps of the current epoch, or of the run, are completed.
   ///
   /// Errors   throws comm::AgreedError on all ranks: training diverged (76), replicas differ (70,
-  ///          see integrity.hpp); and the errors of reading, communication and observers.
+  ///          see integrity.hpp), a step that is repeated from a snapshot has another loss (70);
+  ///          and the errors of reading, communication and observers.
   /// Ranks    collective. The report is identical on all ranks except for its times.
   RunReport run(const std::vector<Observer*>& observers);
 

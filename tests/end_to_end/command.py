@@ -262,3 +262,10 @@ class CommandTest(unittest.TestCase):
         """A run of `lockstep train` that must succeed, in the folder `name`."""
         folder = self.folder / name
         return Run(folder, self.succeed("train", *args, "--run-dir", folder, **options))
+
+    def write_predictions(self, *args, name="predictions.csv", **options):
+        """The file `name` that `lockstep predict` writes, without one of an earlier call."""
+        output = self.folder / name
+        output.unlink(missing_ok=True)
+        self.succeed("predict", *args, "--output", output, **options)
+        return output

@@ -157,12 +157,20 @@ class Device(command.CommandTest):
             self.assertEqual(json.loads(found.out), expected)
         refused = command.run("evaluate", *what, "--device cuda --backend nccl", **devices(1))
         self.assert_refused(refused, 2, ["backend nccl", "leave --backend out"])
-        tables = []
-        for device in ("", "--device cuda"):
-            output = self.folder / "p.csv"
-            self.succeed("predict", *what, "--output", output, device, **devices(1))
-            tables.append(output.read_text())
+        tables = [self.write_predictions(*what, device, **devices(1)).read_text() for device in ("", "--device cuda")]
         self.assertEqual(*tables)
+
+    def test_a_network_of_bf16(self):
+        made = self.train(FEW, "--precision bf16", name="bf16")
+        for words in ("evaluate", "predict"):
+            job = (words, made.folder, "--data synthetic --test-limit 100 --device cuda")
+            refused = command.run(*job, **devices(1))
+            self.assert_refused(refused, 2, ["trained in bf16", "--precision float32"])
+            self.assertNotIn("--reduction", refused.err)
+            refused = command.run(*job, "--precision bf16", **devices(1))
+            self.assert_refused(refused, 2, ["--precision bf16 with --device cuda", "--precision float32"])
+            self.assertNotIn("--reduction", refused.err)
+            self.succeed(*job, "--precision float32", **devices(1))
 
     def test_steps_that_are_not_finite_are_skipped(self):
         numbers = random.Random(1)

@@ -328,17 +328,20 @@ class Faults(command.CommandTest):
 
     @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
     def test_a_rank_that_stops_while_it_opens_a_file(self):
-        """Before training has a recorder in the run's folder, and in an evaluation, which has none."""
+        """Before training has a recorder in the run's folder, and in evaluate, predict and doctor, which have none."""
         made = self.train(SMALL, ranks=2)
-        jobs = ((1, ("evaluate", made.folder, "--data synthetic")), (0, ("train --resume", made.folder)))
-        started = [self.start(self.job(f"FAULT_STOP={rank}:/network.json", *job, "--timeout 1", ranks="mpirun"))
-                   for rank, job in jobs]
-        for (rank, job), process in zip(jobs, started):
-            with self.subTest(job=job):
-                result = finish(process)
-                self.assert_ends(result, 86)
-                self.assert_says(result.err, [f"rank {1 - rank} made no progress for", "the start", "it waits for another",
-                                              "look for a rank that is stopped", "--timeout"], result)
+        data = files.write_set(self.folder / "data")
+        saved, images = "/network.json", f"/{files.TRAIN[0]}"
+        for jobs in (((1, saved, ("evaluate", made.folder, "--data synthetic")), (0, saved, ("train --resume", made.folder))),
+                     ((1, saved, ("predict", made.folder, "--data synthetic")), (0, images, ("doctor --data", data)))):
+            started = [self.start(self.job(f"FAULT_STOP={rank}:{file}", *job, "--timeout 1", ranks="mpirun"))
+                       for rank, file, job in jobs]
+            for (rank, _, job), process in zip(jobs, started):
+                with self.subTest(job=job):
+                    result = finish(process)
+                    self.assert_ends(result, 86)
+                    self.assert_says(result.err, [f"rank {1 - rank} made no progress for", "the start", "it waits for another",
+                                                  "look for a rank that is stopped", "--timeout"], result)
 
     def test_signals_before_training_end_it_at_once(self):
         """The process is stopped as it opens its data, and the signal waits for it."""
@@ -426,11 +429,16 @@ class Injected(command.CommandTest):
         self.assertGreater(late, max(0.05, 2 * fast))
 
     def test_leaves_move_away_from_a_slow_rank(self):
-        made = self.train(SMALL, "--epochs 5 --balance", threads=3, env=faults("slow:rank=1,step=1"))
+        made = self.train(SMALL, "--epochs 5 --balance --checkpoint-every 7 --keep 5", threads=3,
+                          env=faults("slow:rank=1,step=1"))
         shares = [line.split()[-3:] for line in made.result.out.splitlines() if line.startswith("balance: leaves")]
         self.assertEqual(shares[0][1], "1", str(made.result))
         self.assertEqual(sum(made.summary["shares"]), 8)
         again = self.train(SMALL, "--epochs 5", name="again")
+        self.assertEqual(made.summary["weights_hash"], again.summary["weights_hash"])
+        made.cut_back(21)  # in the last epoch
+        self.succeed("train --balance --resume", made.folder, threads=3)
+        self.assertEqual(made.summary["shares"], [3, 3, 2])  # with which a resumed run begins
         self.assertEqual(made.summary["weights_hash"], again.summary["weights_hash"])
 
     def test_faults_that_are_not_valid(self):
@@ -507,7 +515,7 @@ class FullDisk(command.CommandTest):
         """As a full disk, without mounting anything: writes beyond the limit fail."""
         argv = words(command.binary, "train", SMALL, "--ranks 3 --layers 700,500 --run-dir",
                      self.folder / "run")
-        result = call(["prlimit", "--fsize=1000000", *argv], restore_signals=False)
+        result = call(["prlimit", "--fsize=1000000", *argv])
         self.assert_refused(result, 74, ["model.safetensors", "remedy"], SOON)
         self.assertEqual(list((self.folder / "run/checkpoints").glob("step-*")), [])
 

@@ -106,9 +106,7 @@ class Inference(command.CommandTest):
                                       self.made.summary["weights_hash"]], result)
 
     def predict(self, name, *args, **options):
-        output = self.folder / name
-        self.succeed("predict", self.checkpoint, *args, "--output", output, **options)
-        return output
+        return self.write_predictions(self.checkpoint, *args, name=name, **options)
 
     def test_predictions_are_the_same_bytes_on_any_ranks(self):
         data = "--data synthetic --test-limit 2500"
@@ -250,6 +248,7 @@ class Inference(command.CommandTest):
                               (["evaluate", self.checkpoint, DATA, "--device cuda"], ["cuda"]),
                               (["predict", self.checkpoint, DATA, "--keep-columns all"], ["not trained on a table"]),
                               (["predict", self.checkpoint, DATA, "--output="], ["--output: the value is empty"]),
+                              (["predict", self.checkpoint, DATA, "--output p.json"], ["named .json", "*.jsonl", "--output-format"]),
                               (["predict", self.checkpoint, DATA, "--output-format npy"], ["without --output"])):
             with self.subTest(args=args):
                 self.assert_refused(run(*args), 2, needles)
@@ -325,7 +324,7 @@ class Inference(command.CommandTest):
         (bad / "network.json").unlink()
         self.assert_refused(run("predict", bad, DATA, "--output", old), 65, [bad])
         self.assertEqual(old.read_text(), "old")
-        self.predict("old.csv", DATA)
+        self.succeed("predict", self.checkpoint, DATA, "--output", old)
         self.assertEqual(len(old.read_text().splitlines()), 201)
 
     def test_output_that_is_read(self):
@@ -364,6 +363,9 @@ class Inference(command.CommandTest):
                 self.assert_refused(refused, 2, [f"--output {output}: would be a file of the data {given}",
                                                  "another name"])
                 self.assertFalse(output.exists())
+        output = data / "test_predictions.csv"  # read without --format
+        refused = run("predict", self.checkpoint, "--data", data, "--format idx --output", output)
+        self.assert_refused(refused, 2, [f"--output {output}: would be a file of the data {data}"])
         for given, output in ((data, data / "predictions.csv"), (data, data / "test.jsonl"),
                               (data, self.folder / "test.csv"), (pattern, data / "train.csv")):
             with self.subTest(data=given, output=output):

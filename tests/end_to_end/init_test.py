@@ -263,7 +263,13 @@ class FineTuning(command.CommandTest):
         flags = f"--dry-run --label-column z,y --ignore-columns label --init {values}"
         self.assert_refused(tried(flags), 2, [values, "output 1 is 'z', but was 'y'", "--init-fresh last"])
         self.assert_ends(tried(flags, "--init-fresh last"), 0)
-        self.assert_ends(tried(flags.replace("z,y", "y,z")), 0)
+        same = tried(flags.replace("z,y", "y,z"))
+        self.assert_ends(same, 0)
+        self.assertNotIn("standardized", same.err)
+        table.write_text(table.read_text() + "1,2,90.5,3.25,some\n")
+        other = tried(flags.replace("z,y", "y,z"))
+        self.assert_ends(other, 0)
+        self.assert_says(other.err, ["numbers to predict are standardized by the means", "the last layer"], other)
         write(["a-rare", "some", "often"])
         flags = f"--dry-run --ignore-columns y,z --init {classes}"
         for options in ({}, {"threads": 3}):

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import signal
 import unittest
 
 import command
@@ -114,15 +115,25 @@ class Inspect(command.CommandTest):
         found = self.inspected(folder)
         self.assertEqual([found[name] for name in ("state", "exit_code", "cause")], ["not complete (failed)", 76, cause])
         lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-        if lines:
-            (folder / "metrics.jsonl").write_text("".join(lines) + "{]\n")
-            self.assertIn(f"metrics.jsonl:{len(lines) + 1}", self.inspected(folder)["state"])
+        self.assertTrue(lines)
+        (folder / "metrics.jsonl").write_text("".join(lines) + "{]\n")
+        self.assertIn(f"metrics.jsonl:{len(lines) + 1}", self.inspected(folder)["state"])
         (folder / "metrics.jsonl").write_text("")  # as if it had failed in the first step
         found = self.inspected(folder)
         self.assertEqual((found["exit_code"], found["cause"]), (76, cause))
         self.assertEqual(found["state"], "not complete (failed)")
         self.assert_says(self.succeed("inspect", folder).out, ["exit code", "76", cause], failed)
         self.assert_says(run("doctor", folder).out, f"the run failed (76): {cause}\nrank 0 on", failed)
+
+    def test_why_a_run_was_stopped(self):
+        made = command.Run(self.folder / "run")
+        process = self.start(command.words(command.binary, command.LONG, "--run-dir", made.folder))
+        metrics = made.folder / "metrics.jsonl"
+        self.wait_until(lambda: metrics.exists() and metrics.stat().st_size, process, "metrics")
+        process.send_signal(signal.SIGTERM)
+        self.assert_ends(command.finish(process), 75)
+        examined = self.succeed("doctor", made.folder)
+        self.assert_says(examined.out, [f"the run was stopped (75): {made.summary['cause']}", "the end"], examined)
 
     def test_a_file_of_weights(self):
         path = self.folder / "other.safetensors"

@@ -176,6 +176,11 @@ class Launch(command.CommandTest):
             refused = command.call(launch(*job))  # of which mpirun's recovery says nothing
             self.assert_refused(refused, code, [wrong.split()[wrong.startswith("--resume")]])
             self.assertNotIn("restart", refused.err)
+        for code in (65, 75, 76):
+            ending = ["sh", "-c", f"exit {code}", "--run-dir", str(folder)]
+            result = command.call([str(command.binary), "launch", "--", *ending])
+            self.assert_ends(result, code)
+            self.assertNotIn("restart", result.err)
         failing = ["sh", "-c", "exit 86", "--run-dir", str(folder)]
         result = command.call([str(command.binary), "launch", "--", *failing])
         self.assert_refused(result, 86, ["code 86", "restart 2 follows", "as 2 times before", "doctor", "remedy"])
@@ -240,6 +245,31 @@ class Launch(command.CommandTest):
         self.assert_refused(run("launch -- mpirun lockstep train"), 2, ["no --run-dir", "remedy"])
         self.assert_refused(run("launch -- /no/such --run-dir", self.folder / "run"), 2, ["/no/such cannot be started"])
         self.assert_refused(run("launch --max-restart 1 -- true"), 2, ["--max-restarts"])
+
+
+class BatchScript(command.CommandTest):
+    """scripts/slurm/train.sbatch with an srun and an scontrol of the test's own; slurm_test.sh runs it under Slurm."""
+
+    def test_a_job_that_hung_is_queued_again_three_times(self):
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for name, line in (("srun", 'echo "$@" >>srun.log; exit 86'),
+                           ("scontrol", 'if [ "$1" = requeue ]; then echo "$2" >>requeued; else echo "   NumNodes=2 NumCPUs=2"; fi')):
+            (tools / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tools / name).chmod(0o755)
+        (self.folder / "run.toml").write_text('epochs = 1\nrun-dir = "runs/mine"\n')
+        env = {"PATH": f"{tools}:{os.environ['PATH']}", "LOCKSTEP": str(command.binary), "SLURM_SUBMIT_DIR": str(self.folder),
+               "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
+        for attempt in (1, 2, 3, 4):
+            result = command.call(["bash", str(command.REPOSITORY / "scripts/slurm/train.sbatch"), "run.toml"], env=env)
+            self.assert_ends(result, 86)
+            self.assertEqual((self.folder / "requeued").read_text(), "7\n" * min(attempt, 3), str(result))
+            self.assertEqual((self.folder / "lockstep-7.failures").exists(), attempt <= 3, str(result))
+        started = (self.folder / "srun.log").read_text().splitlines()
+        self.assertEqual(len(started), 4, started)
+        for line in started:
+            self.assertIn("--nodes=2 --ntasks=4 ", line)
+            self.assertIn(" train --resume auto --run-dir runs/mine run.toml", line)
 
 
 if __name__ == "__main__":

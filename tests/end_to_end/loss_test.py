@@ -159,7 +159,7 @@ class Losses(command.CommandTest):
             some = self.folder / "some.csv"
             some.write_text("".join(classes.read_text().splitlines(True)[:3]))
             self.assert_refused(run("evaluate", made.folder, "--data", some, "--metrics auc", threads=2), 65,
-                                ["lockstep: error: metric auc: every record has label 0"])
+                                ["lockstep: error: metric auc: every record of the test set has label '0'"])
             for flags, kind in (("--test-limit 1", "test"), ("--validation 0.01", "validation")):
                 result = run("train --data", classes, "--test-split 0.25 --epochs 1 --layers 4 --metrics auc", flags,
                              "--run-dir", self.folder / "refused", threads=2)

@@ -43,9 +43,7 @@ class Mesh(command.CommandTest):
                                             threads=ranks).out)
             self.assertEqual(found["loss"], expected, mesh)
             self.assertEqual(found["weights_hash"], run.summary["weights_hash"])
-            output = self.folder / "p.csv"
-            self.succeed("predict", *what, "--output", output, "--mesh", mesh, threads=ranks)
-            tables.add(output.read_text())
+            tables.add(self.write_predictions(*what, "--mesh", mesh, threads=ranks).read_text())
         self.assertEqual(len(tables), 1)
 
     def test_the_plan_is_that_of_the_replicas(self):

@@ -6,7 +6,7 @@ import unittest
 
 import command
 from command import REPOSITORY, run
-from files import write_set
+from files import write_set, write_signed
 
 DATA = "--batch-size 24 --epochs 2 --progress off --threads 1"
 
@@ -128,8 +128,9 @@ class Networks(command.CommandTest):
         self.assertEqual(len({output.read_bytes() for output in outputs}), 1)
         self.assertEqual(len(outputs[0].read_text().splitlines()), 31)
         saved["layers"][6]["from"] = ["residual", "stemm"]
-        (trained.checkpoints[-1] / "network.json").write_text(json.dumps(saved))
-        self.assert_refused(run("evaluate", trained.checkpoints[-1], "--data", self.data), 65, ["network.json"])
+        write_signed(trained.checkpoints[-1] / "network.json", json.dumps(saved).encode())
+        self.assert_refused(run("evaluate", trained.checkpoints[-1], "--data", self.data), 65,
+                            ["network.json", "from: 'stemm' is the name of no layer"])
 
     def test_printed_graphs_are_run_files(self):
         printed = self.succeed("train", self.run_file(), "--print-config").out
@@ -171,8 +172,8 @@ class Networks(command.CommandTest):
                 self.assertEqual(found["snapshot_bytes"], (1 + moments) * weights)
                 self.assertEqual(found["bytes"], adam["bytes"] - 2 * (2 - moments) * weights)
         run_file = self.folder / "sgd.toml"
-        run_file.write_text('optimizer = "sgd"\n')
-        self.assertEqual(planned(run_file), planned("--optimizer sgd"))
+        run_file.write_text('optimizer = "sgd"\nbalance = true\ndevice = "cuda"\n')
+        self.assertEqual(planned(run_file, "--ranks 4"), planned("--optimizer sgd --balance --device cuda --ranks 4"))
         self.assertEqual(planned("--survive")["snapshot_bytes"], (3 + 6) * weights)
         for flags in ("", "--optimizer sgd"):
             with self.subTest(flags):

@@ -65,6 +65,13 @@ target_link_libraries(names PRIVATE lockstep::lockstep)
 target_compile_options(names PRIVATE -fsyntax-only -fmax-errors=0)
 """
 
+# The line of train/plot.hpp.
+PLOT = """#include <array>
+#include <lockstep/train/plot.hpp>
+using namespace lockstep::train;
+void draw_run() { plot(std::array{History{"", read_epochs("runs/A")}}, "history.svg"); }
+"""
+
 PROGRAM = """#include <lockstep/lockstep.hpp>
 void body(lockstep::comm::Communicator& comm) { std::printf("rank %d\\n", comm.rank()); }
 int main(int argc, char** argv) { return lockstep::run_replicas(argc, argv, body); }
@@ -310,6 +317,8 @@ class Examples(CommandTest):
         inspected = call([str(Copy.prefix / "bin/lockstep"), "inspect", program[1], "--verify"])
         self.assert_ends(inspected, 0)  # intact, although the command does not know the layer
         self.assert_says(inspected.out, ["network.json", "prelu"], inspected)
+        resumed = call([str(Copy.prefix / "bin/lockstep"), "train", "--resume", program[1]])
+        self.assert_refused(resumed, 2, ["was saved by a program", "--init"])
 
     def test_07_custom_loss(self):
         lines = self.assert_alike(self.outputs("07_custom_loss")).splitlines()
@@ -365,6 +374,13 @@ class Examples(CommandTest):
         self.assertEqual([odd.split()[0], even.split()[0]], ["odd", "even"])
         self.assertEqual(errors, ["error: line 3: 1 value for 2 columns",
                                   "error: line 4: column 'number': 'five' is not a finite number (in float32)"])
+        table.write_text("x,y\n" + "".join(f"{i},{i}.5\n" for i in range(60)))
+        numbers = self.folder / "numbers"
+        self.succeed("train --data", table, "--label-column y --task regression --test-split 0.2 --layers 4 --epochs 1",
+                     "--run-dir", numbers)
+        refused = call([str(Copy.folder / "examples/13_inference_service"), str(numbers)])
+        self.assert_ends(refused, 2)
+        self.assert_says(refused.err, ["does not predict classes", "another checkpoint"], refused)
 
     def test_08_mesh(self):
         out = self.assert_alike(self.outputs("08_mesh", (1, 2, 3, 6)))
@@ -440,6 +456,7 @@ class Consumer(CommandTest):
         for header in headers:
             name = str(header).replace("/", "_").replace(".hpp", ".cpp")
             (source / "headers" / name).write_text(f"#include <{header}>\n" * 2)
+        (source / "headers/plot_of_a_run.cpp").write_text(PLOT)
         build(source, folder, "consumer", "headers")
         result = call([str(folder / "consumer"), "--ranks", "2"])
         self.assert_ends(result, 0)

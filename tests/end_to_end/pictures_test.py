@@ -194,11 +194,8 @@ class Pictures(command.CommandTest):
         new = self.folder / "new"
         for i in range(5):
             write(new / f"{i}.png", files.png(pixels(i, 9, 4, 3), 9, 4, 3))
-        outputs = set()
-        for options in ({}, {"threads": 2}):
-            self.succeed("predict", self.folder / "run", "--data", new, "--output",
-                         self.folder / "p.csv", **options)
-            outputs.add((self.folder / "p.csv").read_text())
+        outputs = {self.write_predictions(self.folder / "run", "--data", new, **options).read_text()
+                   for options in ({}, {"threads": 2})}
         self.assertEqual(len(outputs), 1)
         rows = list(csv.DictReader(outputs.pop().splitlines()))
         self.assertEqual([row["file"] for row in rows], [str(new / f"{i}.png") for i in range(5)])

@@ -81,6 +81,8 @@ class Plan(command.CommandTest):
         self.assertEqual(dropped["multiplicity"], {"min": 0, "max": 1})
         self.assertEqual(dropped["bytes_per_rank"], [400, 400])
         self.assertEqual(self.plan("--files 6,6 --train-limit 8")["records"], 8)
+        shares = [self.plan("--range 200 --ranks 4", flag)["largest_piece"] for flag in ("", "--balance")]
+        self.assertEqual(shares, [32, 64])
 
     def test_warnings(self):
         """One for OFF, and one where AUTO falls back; none for one worker."""

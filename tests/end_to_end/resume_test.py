@@ -1,5 +1,6 @@
 """Training continued after a kill: the same checkpoints, and the same records, as if nothing had happened."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,7 +12,8 @@ import unittest
 
 import command
 import files
-from command import finish, mpirun, run, step_of, without_times, words
+from command import children, finish, mpirun, run, step_of, without_times, words
+from plan_test import write_split
 
 JOB = "--train-limit 600 --test-limit 200 --layers 32 --batch-size 20 --epochs 2 --checkpoint-every 7 --keep 1000"
 NAMES = ("model.safetensors", "optimizer.safetensors", "network.json", "state.json", "manifest.json")
@@ -57,14 +59,17 @@ class Resume(command.CommandTest):
             before = len(command.Run(folder).checkpoints) if folder.exists() else 0
             self.wait_until(lambda: process.poll() is not None or len(command.Run(folder).checkpoints) > before,
                             process, "further checkpoint")
+            processes = [process.pid, *(children(process.pid) if ranks > 1 else ())]
             time.sleep(chance.uniform(0, 0.01))
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # launcher and ranks, as when the power fails
+                for pid in processes:  # launcher and ranks, as when the power fails
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 kills += 1
             process.communicate(timeout=20)
+            with open(folder / ".lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # ranks end some moments after their launcher
         self.assertGreaterEqual(kills, 4)
-        with open(folder / ".lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # ranks end some moments after their launcher
         parts = self.resume(job, threads=4)
         self.assert_same(whole, parts)
         left = [path for path in (folder / "checkpoints").iterdir() if path.name.startswith(".")]
@@ -108,6 +113,25 @@ class Resume(command.CommandTest):
         self.assert_says(elsewhere.out, ["nothing is left to train"], elsewhere)
         self.assertFalse((self.folder / "elsewhere").exists())
         self.assert_same(whole, command.Run(self.folder / "run"))
+
+    def test_settings_come_from_a_run_without_a_checkpoint(self):
+        base = self.train(JOB, name="base")
+        whole = self.train(JOB, "--seed 5 --init", base.folder, name="whole")
+        parts = self.copy(whole, last=0)
+        made = self.resume(threads=2)
+        self.assert_says(made.result.out, ["has no valid checkpoint", f"{base.folder}/checkpoints/"], made.result)
+        self.assert_same(whole, made)
+        parts.cut_back(0)
+        longer = self.resume("--epochs 3")
+        self.assertEqual(longer.summary["steps"], 90)
+        self.assertEqual(longer.losses[0], whole.losses[0])
+
+    def test_what_allreduce_depends_on_comes_from_a_run_without_a_checkpoint(self):
+        run = self.train(JOB, "--reduction allreduce --threads 2 --zeros dense", name="run")
+        run.cut_back(0)
+        config = (run.folder / "config.toml").read_text()
+        self.resume()
+        self.assertEqual((run.folder / "config.toml").read_text(), config)
 
     def test_only_a_finished_run_is_complete(self):
         """The last checkpoint is of the last step, but the run ended before its evaluation was recorded."""
@@ -197,6 +221,7 @@ class Resume(command.CommandTest):
         self.assertIn("complete after 30 steps", twice[1].result.out)
         for change, needles in {"layers=33": ["layers is", "leave layers out"], "seed=3": ["seed is 3", "with 22"],
                                 "reduction=allreduce": ["cannot go on with those of allreduce"],
+                                "standardize=false": ["standardize is", "leave standardize out"],
                                 "init=x": ["a checkpoint has its own weights"], "ranks=3": ["give --ranks itself"],
                                 "run-dir=x": ["give --run-dir itself"], "resume=x": ["give --resume itself"]}.items():
             with self.subTest(change=change):
@@ -219,6 +244,31 @@ class Resume(command.CommandTest):
         folder = self.train(batch, name="float32").folder
         made = self.succeed("train --resume-with epochs=2 --resume-with precision=bf16 --resume", folder)
         self.assert_says(made.out, ["leaves of 32", "after 3 steps"], made)
+
+    def test_sums_of_allreduce_go_on_as_they_were_started(self):
+        whole = self.train(JOB, "--reduction allreduce", name="whole", threads=2)
+        parts = self.copy(whole, last=28)
+        start = "start it without a launcher, with --ranks 2 --backend auto"
+        for number in (1, 3):
+            refused = run("train --resume", parts.folder, threads=number)
+            self.assert_refused(refused, 2, [f"the number of ranks is {number}, but", "trained with 2", start])
+        refused = run("train --resume", parts.folder, "--backend threads", threads=2)
+        self.assert_refused(refused, 2, ["backend is", "give --backend", "auto", "before the checkpoint is read"])
+        if command.MPI:
+            refused = run("train --resume", parts.folder, ranks=2)
+            self.assert_refused(refused, 2, ["the backend is shared, but", "trained with threads", start])
+            mpi = self.train(JOB, "--reduction allreduce --backend mpi --steps 7", name="mpi", ranks=2)
+            refused = run("train --resume-with steps=9 --resume", mpi.folder, ranks=2)
+            self.assert_refused(refused, 2, ["the backend is shared", "`mpirun -n 2`, with --backend mpi"])
+            self.succeed("train --resume-with steps=9 --backend mpi --resume", mpi.folder, ranks=2)
+        self.succeed("train --resume", parts.folder, threads=2)
+
+    def test_files_are_shared_out_among_as_many_ranks(self):
+        data = write_split(self.folder / "data", [6, 6])
+        made = self.train("--layers 4 --batch-size 4 --steps 2 --classes 10 --shard-policy file --data", data,
+                          threads=2)
+        refused = run("train --resume-with steps=3 --resume", made.folder)
+        self.assert_refused(refused, 2, ["the data plan", "as many ranks as before"])
 
     def test_other_data_is_refused(self):
         data = self.folder / "data"
@@ -287,6 +337,20 @@ class Resume(command.CommandTest):
             shutil.rmtree(checkpoint)
         self.assert_refused(run("train", JOB, "--resume auto --run-dir", made.folder), 2, ["holds a run already"])
         self.assertEqual(len(made.metrics), 30)
+
+    def test_auto_without_a_folder_is_the_run_that_was_saved_last(self):
+        """Neither the last by name nor runs/latest."""
+        for _ in range(2):
+            self.succeed("train", JOB, cwd=self.folder)
+        folders = lambda: sorted(path for path in (self.folder / "runs").iterdir() if path.name != "latest")
+        first, second = map(command.Run, folders())
+        first.cut_back(28)
+        os.utime(second.folder / "checkpoints", (1e9, 1e9))
+        self.succeed("train", JOB, "--resume auto", cwd=self.folder)
+        self.assertEqual(folders(), [first.folder, second.folder])
+        self.assertIn(f"{first.folder.name}/checkpoints/step-00000028", first.summary["resumed_from"])
+        self.assertNotIn("resumed_from", second.summary)
+        self.assert_same(second, first)
 
     def test_the_newest_checkpoints_are_kept(self):
         made = self.train(JOB.replace("--keep 1000", "--keep 2 --keep-every 21"))

@@ -16,10 +16,12 @@ TIMEOUT = 2
 
 @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
 class Survive(command.CommandTest):
-    def begin(self, ranks=4, flags="", env=None):
+    def job(self, ranks=4, flags=""):
+        return mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", self.folder / "run", options=RECOVERY)
+
+    def begin(self, ranks=4, flags=""):
         made = command.Run(self.folder / "run")
-        process = self.start(mpirun(ranks, "train", JOB, "--survive", flags, "--run-dir", made.folder,
-                                    options=RECOVERY), env=env)
+        process = self.start(self.job(ranks, flags))
         self.wait_for_steps(process, made, 1)
         found = children(process.pid)
         self.assertEqual(len(found), ranks)
@@ -68,9 +70,9 @@ class Survive(command.CommandTest):
         """A checkpoint of step 105, the evaluation after step 200, and reading the batch of step 301."""
         env = faults("kill:rank=0,step=105,phase=checkpoint", "kill:rank=2,step=200,phase=evaluation",
                      "kill:rank=1,step=301,phase=data")
-        process, made, _ = self.begin(env=env)
-        result = finish(process)
+        result = finish(self.start(self.job(), env=env))
         self.assert_ends(result, 0)
+        made = command.Run(self.folder / "run")
         self.assert_undisturbed(made, result)
         lost = made.summary["ranks_lost"]
         self.assertEqual([loss["rank"] for loss in lost], [0, 2, 1], lost)
@@ -88,10 +90,11 @@ class Survive(command.CommandTest):
     def test_what_rank_0_recorded_before_a_snapshot_stays(self):
         """Though rank 0 writes once a second, and these steps take less. The last checkpoint is written again."""
         env = faults("kill:rank=0,step=155,phase=step", f"kill:rank=1,step={STEPS},phase=checkpoint")
-        process, made, _ = self.begin(3, "--snapshot-every 8", env=env)
-        result = finish(process)
+        result = finish(self.start(self.job(3, "--snapshot-every 8"), env=env))
         self.assert_ends(result, 0)
+        made = command.Run(self.folder / "run")
         self.assert_undisturbed(made, result)
+        self.assertEqual([loss["rank"] for loss in made.summary["ranks_lost"]], [0, 1])
 
     def test_a_rank_that_hangs_is_killed(self):
         process, made, ranks = self.begin(3, f"--timeout {TIMEOUT}")
@@ -104,12 +107,12 @@ class Survive(command.CommandTest):
 
     def test_a_rank_that_hangs_ends_itself(self):
         """Rank 0, of which the watchdog is the first."""
-        process, made, _ = self.begin(3, f"--timeout {TIMEOUT}", faults("slow:rank=0,step=99,seconds=1000,until=99"))
+        process = self.start(self.job(3, f"--timeout {TIMEOUT}"), env=faults("slow:rank=0,step=99,seconds=1000,until=99"))
         result = finish(process, command.LIMIT + 5 * TIMEOUT)
         self.assert_ends(result, 0)
         self.assert_says(result.err, ["rank 0 made no progress for", "killed, so that the other ranks",
                                       "rank 0 ended; 2 ranks go on"], result)
-        self.assert_undisturbed(made, result)
+        self.assert_undisturbed(command.Run(self.folder / "run"), result)
 
     def test_faulty_arithmetic_is_corrected(self):
         """A weight that is stuck in rank 0, and results that are wrong twice in rank 2."""
@@ -138,6 +141,26 @@ class Survive(command.CommandTest):
         self.assert_says(result.err, ["on rank 1 on ", "no snapshot in memory is from before the fault",
                                       "--sentinel-steps not greater than --snapshot-every"], result)
         self.assertEqual(command.Run(self.folder / "run").summary["status"], "failed")
+
+    def assert_fails_before(self, ranks, flags, env, step, says):
+        """The job ends with one error (70), and its checkpoints are those of steps before `step`."""
+        result = finish(self.start(self.job(ranks, flags), env=env))
+        made = command.Run(self.folder / "run")
+        self.assertEqual(len(result.errors), 1, str(result))
+        self.assert_says(result.err, [*says, "removed that may have the fault in it"], result)
+        self.assertEqual((made.summary["status"], made.summary["exit_code"]), ("failed", 70), str(result))
+        self.assertEqual([command.step_of(path) for path in made.checkpoints], list(range(7, step, 7)), str(result))
+
+    def test_a_fault_that_recurs_leaves_no_checkpoint_in_doubt(self):
+        """Of two ranks none has the majority. The part with the first weight is compared before step 64."""
+        self.assert_fails_before(2, "", faults("flip-weight:rank=1,step=60,times=always"), 48,
+                                 ["goes back to the last good snapshot", "the replica before step 64 differs"])
+
+    def test_a_fault_that_only_a_repeated_step_shows_leaves_no_checkpoint_in_doubt(self):
+        """No check finds it in step 34. The steps after 32 are repeated when rank 0 is lost."""
+        env = faults("flip-product:rank=1,step=34", "kill:rank=0,step=45,phase=step")
+        self.assert_fails_before(3, "--leaf 5", env, 32,
+                                 ["rank 0 ended", ", repeated from a snapshot, has the loss", "step 32 or before"])
 
     def test_a_stop_after_a_loss_is_saved_and_resumed(self):
         """mpirun's own code is 1, because with its recovery it ignores those of ranks."""

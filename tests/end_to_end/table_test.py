@@ -46,9 +46,7 @@ class Tables(command.CommandTest):
         return path
 
     def predict(self, made, data, *flags, **options):
-        path = self.folder / "predictions.csv"
-        self.succeed("predict", made.folder, "--data", data, "--output", path, *flags, **options)
-        with open(path, newline="") as file:
+        with open(self.write_predictions(made.folder, "--data", data, *flags, **options), newline="") as file:
             return list(csv.DictReader(file))
 
     def evaluate(self, made, data, *flags, **options):

@@ -72,8 +72,7 @@ class Weights(command.CommandTest):
         data = self.data("data", RECORDS, test=RECORDS)
         made = self.train("--data", data, FLAGS, "--weight-column w --class-weights 1,2,3 --epochs 3 --batch-size 16 --progress lines")
         self.assert_says(made.result.out, ["weights in 'w'"], made.result)
-        predicted = self.folder / "predicted.csv"
-        self.succeed("predict", made.folder, "--data", data, "--probabilities --output", predicted)
+        predicted = self.write_predictions(made.folder, "--data", data, "--probabilities")
         rows = [line.split(",") for line in predicted.read_text().splitlines()[1:]]
         losses = [-math.log(float(row[3 + "abc".index(record[3])])) for row, record in zip(rows, RECORDS, strict=True)]
         expected = sum(record[2] * loss for record, loss in zip(RECORDS, losses)) / sum(record[2] for record in RECORDS)
@@ -96,7 +95,7 @@ class Weights(command.CommandTest):
         epochs = [[(epoch["train_loss"], epoch["weights_hash"]) for epoch in Run(folder).summary["epochs"]]
                   for folder in (whole.folder, stopped.folder)]
         self.assertEqual(*epochs)
-        self.assert_refused(run("train --resume", stopped.folder, "--weight-column none"), 2, ["--weight-column"])
+        self.assert_refused(run("train --resume", stopped.folder, "--weight-column none"), 2, ["weight-column is", "leave weight-column out"])
 
     def test_a_table_without_a_header(self):
         data = self.folder / "plain.csv"
@@ -108,8 +107,8 @@ class Weights(command.CommandTest):
         expected = None
         for kept in ((0, 1), (0, 1, 2, 3)):
             data.write_text("".join(",".join(str(record[i]) for i in kept) + "\n" for record in RECORDS))
-            found = self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.csv")
-            found = [line.split(",")[1] for line in (self.folder / "p.csv").read_text().splitlines()]
+            written = self.write_predictions(made.folder, "--data", data).read_text()
+            found = [line.split(",")[1] for line in written.splitlines()]
             self.assertEqual(found, expected or found)
             expected = found
         data.write_text("".join(f"{a},{b},{w}\n" for a, b, w, _ in RECORDS))
@@ -125,8 +124,8 @@ class Weights(command.CommandTest):
         predictions = []
         for kept in ((0, 1, 2, 3, 4), (0, 1, 3, 4), (0, 2, 3), (0, 3)):
             data.write_text("".join(",".join(str((a, a + b, w, b, a - b)[i]) for i in kept) + "\n" for a, b, w, _ in RECORDS))
-            self.succeed("predict", made.folder, "--data", data, "--output", self.folder / "p.csv")
-            predictions.append([line.split(",")[1:3] for line in (self.folder / "p.csv").read_text().splitlines()])
+            written = self.write_predictions(made.folder, "--data", data).read_text()
+            predictions.append([line.split(",")[1:3] for line in written.splitlines()])
         self.assertTrue(all(each == predictions[0] for each in predictions), predictions)
 
     def test_a_record_of_weight_0_takes_no_part(self):

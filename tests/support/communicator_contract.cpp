@@ -473,6 +473,8 @@ void split(Communicator& comm, Findings& findings) {
       const int named = group->world_rank(group->rank());
       findings.expect(named == comm.world_rank(comm.rank()),
                       "a part names ranks as the whole does");
+      findings.expect(group->own_cores() == comm.own_cores(),
+                      "a rank has the same cores in a part");
     }
   }
 }

@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <sstream>
 
 #include "apps/flag_names.hpp"
 #include "apps/library_options.hpp"
@@ -21,16 +20,6 @@ RunConfig from_file(const std::string& text) {
   return config;
 }
 
-std::string refusal(const std::string& key, const std::string& value) {
-  RunConfig config;
-  try {
-    set_value(config, "--" + key, key, value);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 train::MeshSizes sizes_of(const std::string& text, std::uint64_t ranks) {
   RunConfig config;
   config.mesh = text;
@@ -38,13 +27,6 @@ train::MeshSizes sizes_of(const std::string& text, std::uint64_t ranks) {
 }
 
 }  // namespace
-
-TEST_CASE("defaults are the contract's", "[config]") {
-  const RunConfig config;
-  CHECK(to_toml(config).find("layers = [ 700, 500 ]\n") != std::string::npos);
-  CHECK(to_toml(config).find("learning-rate = 0.001\n") != std::string::npos);
-  CHECK(to_toml(config).find("train-limit = \"all\"\n") != std::string::npos);
-}
 
 TEST_CASE("an item of a list may have a comma", "[config]") {
   const std::vector<std::string> names = {"price, EUR", "b"};
@@ -87,17 +69,6 @@ TEST_CASE("a run file takes TOML's own types", "[config]") {
   CHECK(config.divide_by == 1.0F);
 }
 
-TEST_CASE("a bad run file names its line", "[config]") {
-  CHECK_THROWS_WITH(from_file("\n\nbatchsize = 3\n"),
-                    Contains("run.toml:3") && Contains("did you mean 'batch-size'?"));
-  CHECK_THROWS_WITH(from_file("epochs = 0\n"), Contains("run.toml:1: epochs: 0 is less than 1"));
-  CHECK_THROWS_WITH(from_file("epochs = 2\nepochs = 3\n"), Contains("run.toml:2"));
-  CHECK_THROWS_WITH(from_file("epochs = \n"), Contains("run.toml:1") && Contains("not TOML"));
-  CHECK_THROWS_WITH(from_file("[train]\nepochs = 1\n"), Contains("unknown setting 'train'"));
-  CHECK_THROWS_WITH(from_file("layers = [[1]]\n"), Contains("list inside a list"));
-  CHECK_THROWS_WITH(from_file("seed = 1979-05-27\n"), Contains("date"));
-}
-
 TEST_CASE("the place of a setting is that of its value", "[config]") {
   RunConfig config = from_file("seed = 3\n[optimizer]\nmomentum = 0.5\n");
   CHECK(config.places.at("momentum") == "run.toml:3");
@@ -111,26 +82,6 @@ TEST_CASE("a key of a table is one of its settings", "[config]") {
   CHECK_THROWS_WITH(setting_named("--set", "optimizer.name"),
                     Contains("did you mean 'optimizer'?"));
   CHECK_THROWS_WITH(setting_named("--set", "optimizer.beta3"), Contains("did you mean 'beta1'?"));
-}
-
-TEST_CASE("values that make no sense are refused with the reason", "[config]") {
-  CHECK_THAT(refusal("batch-size", "0"),
-             Contains("--batch-size: 0 is less than 1\n  remedy: use 1 or more"));
-  CHECK_THAT(refusal("batch-size", "-3"), Contains("'-3' is not a whole number"));
-  CHECK_THAT(refusal("batch-size", "12x"), Contains("'12x'"));
-  CHECK_THAT(refusal("batch-size", "99999999999999999999"), Contains("is more than"));
-  CHECK_THAT(refusal("layers", "700,0"), Contains("0 is less than 1"));
-  CHECK_THAT(refusal("layers", "700,,5"), Contains("''"));
-  for (const char* rate : {"nan", "inf", "-1", "0", "1e99", "", "x", "1e-99"}) {
-    CHECK_THAT(refusal("learning-rate", rate), Contains("finite number above 0"));
-  }
-  CHECK_THAT(refusal("divide-by", "0"), Contains("above 0"));
-  CHECK_THAT(refusal("straggler-warning", "1"), Contains("'1' is not above 1"));
-  CHECK_THAT(refusal("straggler-warning", "of"), Contains("'of'"));
-  CHECK_THAT(refusal("shuffle", "globl"), Contains("did you mean 'global'?"));
-  CHECK_THAT(refusal("drop-remainder", "yes"), Contains("neither true nor false"));
-  CHECK_THAT(refusal("learning-rat", "1"), Contains("did you mean 'learning-rate'?"));
-  CHECK_THAT(refusal("data", ""), Contains("empty"));
 }
 
 TEST_CASE("a list of layers is printed as it is read", "[config][layers]") {

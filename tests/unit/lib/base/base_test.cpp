@@ -217,6 +217,25 @@ TEST_CASE("a new folder appears whole, or not at all", "[base]") {
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
+TEST_CASE("listed temporary files are removed before the process ends", "[base]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "listed";
+  std::ofstream(path) << "text";
+  add_temporary(path);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    remove_temporaries();
+    ::_exit(std::filesystem::exists(path) ? 1 : 0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(process, &status, 0) == process);
+  CHECK(status == 0);
+  forget_temporary(path);
+  std::ofstream(path) << "text";
+  remove_temporaries();
+  CHECK(std::filesystem::exists(path));
+}
+
 TEST_CASE("a line file keeps its lines", "[base]") {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "lines";

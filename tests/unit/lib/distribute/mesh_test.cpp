@@ -49,6 +49,14 @@ TEST_CASE("the ranks along a dimension differ in it alone", "[mesh]") {
   }
 }
 
+TEST_CASE("a dimension of one rank names it as the whole does", "[mesh]") {
+  const auto names = per_rank(2, [](comm::Communicator& comm) {
+    Mesh mesh(comm, {{"batch", 1}, {"model", 2}});
+    return mesh.communicator("batch").world_rank(0);
+  });
+  CHECK(names == std::vector<int>{0, 1});
+}
+
 TEST_CASE("meshes that do not fit are refused on all ranks alike", "[mesh]") {
   const auto refusal = [](int ranks, auto dimensions) {
     return test::refusal(

@@ -211,6 +211,10 @@ TEST_CASE("a layer that is not what its kind says is refused", "[nn][custom]") {
     wrong->made_width = 5;
     CHECK_THAT(said_of(wrong), Contains("from 5 values to 5, where 4 and 4 are"));
   }
+  SECTION("no kind") {
+    CHECK_THAT(said_of(nullptr),
+               Contains("layer 1 (custom): a custom layer without a LayerKind\n  remedy: "));
+  }
   SECTION("no layer") {
     wrong->makes = false;
     CHECK_THAT(said_of(wrong), Contains("'wrong': it makes no layer"));

@@ -7,6 +7,7 @@
 
 #include "lockstep/collectives/threads.hpp"
 #include "lockstep/train/evaluation.hpp"
+#include "tests/support/refusal.hpp"
 
 using namespace lockstep;
 using namespace lockstep::train;
@@ -119,6 +120,20 @@ TEST_CASE("an output that is no number is none of the first ones", "[predict]") 
   CHECK(hit({1, 1, 0}, 1) == 0);
   CHECK(hit({nan, 1, 0}, 1) == 0);
   CHECK(hit({0, nan, 0}, 1) == 0);
+}
+
+TEST_CASE("metrics that differ between ranks are refused on all of them", "[predict]") {
+  const auto refusal = [](const std::vector<std::string>& of_rank_1) {
+    return test::refusal(2, [&](comm::Communicator& comm) {
+      Case one = cases[0];
+      if (comm.rank() == 1) one.metrics = of_rank_1;
+      evaluated(one, comm);
+    });
+  };
+  CHECK(refusal({"top-2", "auc"}) == "nothing");
+  CHECK_THAT(refusal({"auc"}), Catch::StartsWith("2: the evaluation differs between ranks:") &&
+                                   Catch::Contains("'top-2' of examples, 'auc' of the set"));
+  CHECK_THAT(refusal({"auc", "top-2"}), Catch::Contains("'auc' of the set, 'top-2' of examples"));
 }
 
 TEST_CASE("a metric has one name", "[predict]") {

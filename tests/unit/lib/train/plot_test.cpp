@@ -7,7 +7,6 @@
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/data/picture.hpp"
-#include "lockstep/train/recorded_run.hpp"
 #include "lockstep/train/run_directory.hpp"
 #include "tests/support/temporary_folder.hpp"
 

@@ -107,12 +107,12 @@ TEST_CASE("a snapshot from after a fault is dropped, with the losses since", "[s
   SharedSnapshot snapshot(self, length);
   write(snapshot, 0, 1, 4);
   write(snapshot, 0, 1, 8);
-  for (const std::uint64_t step : {5, 6, 7, 8}) snapshot.require_repeated(step, 0.5);
+  for (const std::uint64_t step : {5, 6, 7, 8}) snapshot.require_repeated(step, 0.5, self);
   CHECK(snapshot.newest(self, 8)->state.steps == 8);
   CHECK(snapshot.newest(self, 6)->state.steps == 4);
   CHECK(snapshot.newest(self)->state.steps == 4);  // that of step 8 is gone
-  snapshot.require_repeated(7, 0.25);
-  CHECK_THROWS_AS(snapshot.require_repeated(6, 0.25), Error);
+  snapshot.require_repeated(7, 0.25, self);
+  CHECK_THROWS_AS(snapshot.require_repeated(6, 0.25, self), NotRepeated);
   CHECK_FALSE(snapshot.newest(self, 3));
 }
 
@@ -130,26 +130,37 @@ TEST_CASE("hosts take the newest snapshot that is complete on all of them", "[su
     };
     all_write(4, 4);
     all_write(8, 3);  // complete on the first host alone
+    comm::SelfCommunicator self;
+    if (comm.rank() == 0) found.push_back(newest(snapshot, self));  // the others are lost
+    comm.all_agree(true);
     all_write(8, 4);
     all_write(12, 2);  // nothing was written on the second host
     all_write(16, 4);
-    if (found != std::vector<std::uint64_t>{4, 4, 8, 8, 16}) throw std::runtime_error("another");
+    std::vector<std::uint64_t> expected = {4, 4, 8, 8, 16};
+    if (comm.rank() == 0) expected.insert(expected.begin() + 2, 4);
+    if (found != expected) throw std::runtime_error("another");
   });
 }
 
-TEST_CASE("a repeated step with another loss is an error", "[survive]") {
-  comm::SelfCommunicator self;
-  SharedSnapshot snapshot(self, 1);
-  snapshot.require_repeated(1, 0.5);
-  snapshot.require_repeated(2, 0.25);
-  snapshot.require_repeated(1, 0.5);
-  try {
-    snapshot.require_repeated(2, 0.25000001);
-    FAIL("accepted");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::invariant);
-    CHECK(std::string(error.what()).find("step 2") != std::string::npos);
-  }
+TEST_CASE("a repeated step with another loss is an error of all ranks", "[survive]") {
+  std::vector<std::string> errors(2);
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    SharedSnapshot snapshot(comm, length);
+    write(snapshot, comm.rank(), comm.size(), 4);
+    snapshot.require_repeated(5, 0.5, comm);
+    if (comm.rank() == 1) snapshot.require_repeated(6, 0.25, comm);  // rank 0 did not get there
+    newest(snapshot, comm);
+    snapshot.require_repeated(5, 0.5, comm);
+    try {
+      snapshot.require_repeated(6, 0.25000001, comm);
+    } catch (const NotRepeated& error) {
+      if (error.code() != ExitCode::invariant || error.good_steps() != 4) throw;
+      errors[static_cast<std::size_t>(comm.rank())] = error.what();
+    }
+  });
+  CHECK_THAT(errors[0], Catch::Contains("step 6") && Catch::Contains("0.25000001") &&
+                            Catch::Contains("step 4 or before"));
+  CHECK(errors[1] == errors[0]);
 }
 
 TEST_CASE("a run whose results depend on its ranks cannot survive their loss", "[survive]") {
