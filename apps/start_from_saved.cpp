@@ -239,14 +239,27 @@ std::string difference_of(const std::string& name, const std::string& value,
   }
 }
 
-/// The remedy for a value of a setting with which no checkpoint of another one, `before`, can be
-/// continued; empty: `resume-with` permits it.
-std::string remedy_if_fixed(const std::string& name, const std::string& value,
-                            const std::string& before) {
-  if (name == "layer") return "leave the layers out, or train them in a run of their own";
-  if (name == "backend") {
-    return "give --backend " + before + ": it is chosen before the checkpoint is read";
+/// The remedy for other ranks than those of the checkpoint, or another backend.
+std::string remedy_of_launch(const Decisive& saved) {
+  std::string flag = saved_value(saved, "backend");
+  std::erase(flag, '"');
+  const std::string ranks = value_in(saved, ranks_key);
+  const std::string backend = value_in(saved, backend_key);
+  if (backend == "threads") {
+    return fmt::format("start it without a launcher, with --ranks {} --backend {}", ranks, flag);
   }
+  const char* const hosts = backend == "shared"                      ? " on one host"
+                            : backend.find('+') != std::string::npos ? " on several hosts"
+                                                                     : "";
+  return fmt::format("start it with `mpirun -n {}`{}, with --backend {}", ranks, hosts, flag);
+}
+
+/// The remedy for a value of a setting with which no checkpoint of another one can be continued;
+/// empty: `resume-with` permits it.
+std::string remedy_if_fixed(const std::string& name, const std::string& value,
+                            const Decisive& saved) {
+  if (name == "layer") return "leave the layers out, or train them in a run of their own";
+  if (name == "backend") return remedy_of_launch(saved);
   const Scope scope = scope_of(name);
   if (scope == Scope::fixed || scope == Scope::table) {
     return "leave " + name + " out, or train a run of its own";
@@ -265,7 +278,7 @@ void require_same_settings(const Decisive& saved, const Decisive& now,
     if (name == "ranks") continue;  // require_same_data() compares how many there are
     const std::string before = saved_value(saved, name);
     if (value == before) continue;
-    std::string remedy = remedy_if_fixed(name, value, before);
+    std::string remedy = remedy_if_fixed(name, value, saved);
     if (remedy.empty()) {
       if (contains(meant, name)) continue;
       remedy = fmt::format(
@@ -389,24 +402,6 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
   return continues_in_place(config, resume) ? resume->run.string() : config.run_dir;
 }
 
-namespace {
-
-/// The remedy for other ranks than those of the checkpoint, or another backend.
-std::string remedy_of_launch(const Resume& resume) {
-  const std::string ranks = value_in(resume.state.settings, ranks_key);
-  const std::string backend = value_in(resume.state.settings, backend_key);
-  const std::string& flag = resume.config.backend;  // the same as that of the checkpoint
-  if (backend == "threads") {
-    return fmt::format("start it without a launcher, with --ranks {} --backend {}", ranks, flag);
-  }
-  const char* const hosts = backend == "shared"                      ? " on one host"
-                            : backend.find('+') != std::string::npos ? " on several hosts"
-                                                                     : "";
-  return fmt::format("start it with `mpirun -n {}`{}, with --backend {}", ranks, hosts, flag);
-}
-
-}  // namespace
-
 void require_same_data(const Resume& resume, const Decisive& now) {
   if (resume.checkpoint.empty()) return;
   for (const auto& [name, value] : now) {
@@ -417,12 +412,13 @@ void require_same_data(const Resume& resume, const Decisive& now) {
       throw ConfigError(
           "--resume: the data plan of this job deals other records to a step than the "
           "checkpoint's: shard-policy file and off depend on the number of ranks",
-          "start as many ranks as before, or use --shard-policy data");
+          "start as many ranks as before");
     }
     const bool is_data = name == training_data || name == test_data;
     throw ConfigError(fmt::format("--resume: {} {} {}, but the checkpoint was trained with {}",
                                   name, is_data ? "has the hash" : "is", value, before),
-                      is_data ? "give the data that the run began with" : remedy_of_launch(resume));
+                      is_data ? "give the data that the run began with"
+                              : remedy_of_launch(resume.state.settings));
   }
 }
 
