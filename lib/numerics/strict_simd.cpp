@@ -397,13 +397,12 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
   for (std::size_t k = all.begin; k < std::min(all.end, dx.cols); k += panel_unit) {
     const std::size_t inputs = std::min(panel_unit, dx.cols - k);
     const std::size_t all_tiles = ceil_divide(stride, max_columns) * inputs;  // in inputs
-    std::size_t done = 0;
     if (accumulate) transpose_columns<Float32Chain>(dx, k, inputs, tile.data(), input_columns);
     for (std::size_t i = 0; i < stride; i += max_columns) {
       const std::size_t columns = std::min(max_columns, stride - i);
       for_tiles(inputs, max_rows(columns / lanes), [&](std::size_t r, std::size_t rows) HWY_ATTR {
+        const std::size_t done = i / max_columns * inputs + r;
         const std::size_t first = dx.rows * done / all_tiles;
-        done += rows;
         const std::size_t at = first * dx.cols + k;
         const InputTask task{.w = w,
                              .k = k + r,
@@ -414,7 +413,7 @@ void backward_input_block(const float* dz, std::size_t stride, PanelWeights w,
                              .row = dx.data + at,
                              .mask = below == Activation::relu ? x.data + at : nullptr,
                              .step = dx.cols,
-                             .rows = dx.rows * done / all_tiles - first,
+                             .rows = dx.rows * (done + rows) / all_tiles - first,
                              .last = inputs - 1};
         Dispatch<InputTile, Chain, InputTask, max_vectors, max_rows>::call(rows, columns, task);
       });

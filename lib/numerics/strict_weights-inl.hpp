@@ -55,6 +55,12 @@ struct WeightsTask {
   std::size_t sections_step;  ///< and the next level that much further on
 };
 
+/// How many pending nodes node `index` of one tree level is merged with: as many as the index has
+/// trailing ones, and the last node with all.
+constexpr int merges_of(std::size_t index, bool last) {
+  return last ? std::popcount(index) : std::countr_one(index);
+}
+
 /// Adds node `index` of one tree level, given in `sums`. at(n) is the pending node n, one without
 /// its right sibling yet, oldest first; its rows are `row` floats apart. The tree is a binary
 /// counter: as many pending nodes are merged as the index has trailing ones, newest first, older +
@@ -64,7 +70,7 @@ template <std::size_t R, std::size_t V, class At>
 HWY_INLINE void merge_pending(Sums<R, V>& sums, std::size_t index, bool last, At at,
                               std::size_t row) {
   auto waiting = static_cast<std::size_t>(std::popcount(index));
-  for (int merges = last ? std::popcount(index) : std::countr_one(index); merges > 0; --merges) {
+  for (int merges = merges_of(index, last); merges > 0; --merges) {
     Sums<R, V> older;
     load(older, at(--waiting), row);
     add(older, sums);
@@ -259,7 +265,7 @@ HWY_INLINE void clear_padding(Sums<R, V>& sums, std::size_t exist) {
 template <std::size_t R, std::size_t V>
 HWY_INLINE void prefetch_sections(const WeightsTask& t) {
   const int waiting = std::popcount(t.section);
-  const int merges = t.last_section ? waiting : std::countr_one(t.section);
+  const int merges = merges_of(t.section, t.last_section);
   for (int node = waiting - merges; node < waiting + (merges == 0 ? 1 : 0); ++node) {
     const float* at = section_node(t, static_cast<std::size_t>(node));
     for (std::size_t r = 0; r < R; ++r, at += t.dw_step) prefetch_columns<V>(at);
