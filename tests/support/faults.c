@@ -2,7 +2,8 @@
  *   FAULT_THREAD=N       std::thread, the N-th (from 1) and all later ones of a process: EAGAIN
  *   FAULT_EIO=CALL:TEXT  CALL on files whose path contains TEXT: EIO; one of write, fsync-file and
  *                        fsync-folder
- *   FAULT_STOP=RANK:TEXT  this rank of mpirun stops (SIGSTOP) when it opens a path that contains TEXT */
+ *   FAULT_STOP=RANK:TEXT  this rank of mpirun stops (SIGSTOP) when it first opens a path that
+ *                        contains TEXT */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,7 +57,9 @@ int open(const char* path, int flags, ...) {
   const size_t length = rank == NULL ? 0 : strlen(rank);
   if (fault != NULL && length > 0 && strncmp(fault, rank, length) == 0 && fault[length] == ':' &&
       strstr(path, fault + length + 1) != NULL) {
-    raise(SIGSTOP);
+    // Once: threads that open the file side by side would stop a process that was continued.
+    static atomic_flag is_stopped = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&is_stopped)) raise(SIGSTOP);
   }
   va_list more;
   va_start(more, flags);
