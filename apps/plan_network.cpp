@@ -48,6 +48,7 @@ NetworkTable table_of(const RunConfig& config) {
       training_plan(config, train.records(), train.file_records(), mesh.batch);
   train::ReplicaOptions options = replica_options(config, /*threads=*/1);
   options.optimizer = optimizer_options(config, chosen.plan);
+  train::require_trainable(chosen.plan, options, mesh.model);
   const auto buffers = train::training_buffers(shape, chosen.plan, options);
   const auto snapshots = train::snapshot_blocks(options);
   NetworkTable table;

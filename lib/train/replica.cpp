@@ -23,22 +23,6 @@ namespace lockstep::train {
 
 namespace {
 
-/// Throws if the plan is not supported.
-void require_fitting_plan(const data::Plan& plan, const ReplicaOptions& options) {
-  if (plan.steps() == 0) {
-    if (plan.options().records == 0) {
-      throw DataError("a plan without a step: the data set has no examples",
-                      "train on a data set with at least one");
-    }
-    throw ConfigError("a plan without a step: drop_remainder leaves no batch",
-                      "use smaller batches, or keep the remainder");
-  }
-  if (plan.options().balance && !is_canonical(options)) {
-    throw ConfigError("balance with reduction allreduce: its sums depend on the examples of ranks",
-                      "use `reduction=canonical`, or leave `balance` out");
-  }
-}
-
 void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
   if (plan.options().ranks == static_cast<std::uint64_t>(comm.size())) return;
   throw ConfigError("Replica: a plan for " + std::to_string(plan.options().ranks) +
@@ -66,9 +50,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
   require_equal_settings(shape, &plan, options, groups_);
   require_plan_of(groups_.batch, plan);
   comm::together(groups_.all, [&] {
-    optim::require_valid(options.optimizer);
-    require_fitting_plan(plan, options);
-    require_consistent(options, groups_);
+    require_trainable(plan, options, groups_.model_ranks());
     const ReplicaBuffers buffers = training_buffers(shape, plan, options);
     exchange = buffers.exchange;
     rows_ = buffers.rows;
@@ -96,7 +78,7 @@ Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaO
     : groups_(groups), prefetch_(0), parts_(std::make_unique<Parts>()) {
   require_equal_settings(saved.shape, nullptr, options, groups_);
   comm::together(groups_.all, [&] {
-    require_consistent(options, groups_);
+    require_consistent(options, groups_.model_ranks());
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
     rows_ = buffers.rows;
     require_memory(saved.shape, buffers, {}, groups_);

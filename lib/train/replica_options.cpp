@@ -34,12 +34,12 @@ std::string word_for(const std::array<const char*, N>& words, Enum value) {
   return words.at(static_cast<std::size_t>(value));
 }
 
-std::string mesh_text(const Groups& groups) {
-  return "mesh model=" + std::to_string(groups.model_ranks());
+std::string mesh_text(std::uint64_t model_ranks) {
+  return "mesh model=" + std::to_string(model_ranks);
 }
 
 /// Throws if an option is not supported on the CPU.
-void require_fits_processor(const ReplicaOptions& options, const Groups& groups) {
+void require_fits_processor(const ReplicaOptions& options, std::uint64_t model_ranks) {
   const auto refuse = [](const std::string& option) {
     throw ConfigError(option + " with device cpu", "use `device=cuda`, or leave it out");
   };
@@ -57,14 +57,15 @@ void require_fits_processor(const ReplicaOptions& options, const Groups& groups)
     throw ConfigError("precision bf16 with products library and device cpu",
                       "use `products=strict`");
   }
-  if (groups.model != nullptr) {
-    throw ConfigError(mesh_text(groups) + " with precision bf16: chunks of 32 inputs stay together",
-                      "use a mesh of batch alone, or `precision=float32`");
+  if (model_ranks > 1) {
+    throw ConfigError(
+        mesh_text(model_ranks) + " with precision bf16: chunks of 32 inputs stay together",
+        "use a mesh of batch alone, or `precision=float32`");
   }
 }
 
 /// Throws if an option is not supported on a device.
-void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
+void require_fits_device(const ReplicaOptions& options, std::uint64_t model_ranks) {
   const auto refuse = [](const std::string& option, const char* remedy) {
     throw ConfigError(option + " with device cuda", remedy);
   };
@@ -81,8 +82,8 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
     throw ConfigError("device_exchange nccl with `devices`: NCCL needs a device on every rank",
                       "leave `device_exchange` out");
   }
-  if (groups.model != nullptr) {
-    throw ConfigError(mesh_text(groups) + " with device cuda: a device holds whole layers",
+  if (model_ranks > 1) {
+    throw ConfigError(mesh_text(model_ranks) + " with device cuda: a device holds whole layers",
                       "use a mesh of batch alone, or `device=cpu`");
   }
   if (is_strict(options, "cuBLAS") && options.precision != Precision::float32) {
@@ -93,11 +94,11 @@ void require_fits_device(const ReplicaOptions& options, const Groups& groups) {
 }
 
 /// Throws if an option is supported only by the canonical reduction.
-void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups) {
+void require_fits_allreduce(const ReplicaOptions& options, std::uint64_t model_ranks) {
   const char* const remedy = "use `reduction=canonical`, or leave it out";
-  if (groups.model != nullptr) {
+  if (model_ranks > 1) {
     throw ConfigError(
-        mesh_text(groups) +
+        mesh_text(model_ranks) +
             " with reduction allreduce: its sums have no fixed order, so the ranks of model would "
             "drift apart in what they hold in common",
         remedy);
@@ -115,7 +116,7 @@ void require_fits_allreduce(const ReplicaOptions& options, const Groups& groups)
 
 }  // namespace
 
-void require_consistent(const ReplicaOptions& options, const Groups& groups) {
+void require_consistent(const ReplicaOptions& options, std::uint64_t model_ranks) {
   constexpr std::chrono::seconds max_timeout{6'000'000'000};  // nanoseconds in 64 bits
   if (options.nccl_timeout < std::chrono::seconds(1) || options.nccl_timeout > max_timeout) {
     throw ConfigError(
@@ -133,15 +134,34 @@ void require_consistent(const ReplicaOptions& options, const Groups& groups) {
         "give at least 1");
   }
   if (options.device == Device::cuda) {
-    require_fits_device(options, groups);
+    require_fits_device(options, model_ranks);
   } else {
-    require_fits_processor(options, groups);
+    require_fits_processor(options, model_ranks);
   }
-  if (!is_canonical(options)) require_fits_allreduce(options, groups);
-  if (options.audit_every && groups.model != nullptr) {
-    throw ConfigError("`audit_every` with " + mesh_text(groups) + ": an auditor needs whole layers",
-                      "use a mesh of batch alone, or leave the audit out");
+  if (!is_canonical(options)) require_fits_allreduce(options, model_ranks);
+  if (options.audit_every && model_ranks > 1) {
+    throw ConfigError(
+        "`audit_every` with " + mesh_text(model_ranks) + ": an auditor needs whole layers",
+        "use a mesh of batch alone, or leave the audit out");
   }
+}
+
+void require_trainable(const data::Plan& plan, const ReplicaOptions& options,
+                       std::uint64_t model_ranks) {
+  optim::require_valid(options.optimizer);
+  if (plan.steps() == 0) {
+    if (plan.options().records == 0) {
+      throw DataError("a plan without a step: the data set has no examples",
+                      "train on a data set with at least one");
+    }
+    throw ConfigError("a plan without a step: drop_remainder leaves no batch",
+                      "use smaller batches, or keep the remainder");
+  }
+  if (plan.options().balance && !is_canonical(options)) {
+    throw ConfigError("balance with reduction allreduce: its sums depend on the examples of ranks",
+                      "use `reduction=canonical`, or leave `balance` out");
+  }
+  require_consistent(options, model_ranks);
 }
 
 namespace {

@@ -16,6 +16,10 @@
 #include "lockstep/numerics/products.hpp"
 #include "lockstep/optim/optimizer.hpp"
 
+namespace lockstep::data {
+class Plan;
+}
+
 namespace lockstep::train {
 
 class DeviceReplica;
@@ -115,5 +119,14 @@ struct ReplicaOptions {
       {};
   std::function<std::unique_ptr<DeviceReplica>(std::unique_ptr<DeviceReplica>)> wrap_device = {};
 };
+
+/// Throws unless a replica can train on `plan` with these options, where `model_ranks` ranks share
+/// its network. Replica's constructor calls it, too.
+///
+/// Errors   throws ConfigError for options that do not go together, with the plan or with such
+///          ranks, and for a plan without a step; DataError where the plan has no records.
+/// Ranks    local.
+void require_trainable(const data::Plan& plan, const ReplicaOptions& options,
+                       std::uint64_t model_ranks = 1);
 
 }  // namespace lockstep::train

@@ -30,8 +30,9 @@ bool is_canonical(const ReplicaOptions& options);
 /// for the library's with the canonical reduction.
 bool is_strict(const ReplicaOptions& options, const char* library);
 
-/// Throws ConfigError for options that do not go together, or not with a mesh. Local.
-void require_consistent(const ReplicaOptions& options, const Groups& groups);
+/// Throws ConfigError for options that do not go together, or not where `model_ranks` ranks share a
+/// network. Local.
+void require_consistent(const ReplicaOptions& options, std::uint64_t model_ranks);
 
 /// Compares what determines the results of a replica, and what its collectives depend on. `plan`:
 /// of training; null: only evaluation.

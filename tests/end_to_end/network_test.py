@@ -182,7 +182,13 @@ class Networks(command.CommandTest):
                 self.assert_refused(refused, 2, ["layers: 1 rank on", "of memory"])
                 total = re.search(r"total.*  (\S+ .?B)$", self.succeed("plan --network", *large).out, re.M)[1]
                 self.assert_says(refused.err, f"needs {total} of memory", refused)
-        self.assert_refused(run("plan --network --momentum 0.9"), 2, ["--momentum", "--optimizer adam"])
+        for flags, words in (("--momentum 0.9", ["--momentum", "--optimizer adam"]),
+                             ("--reduction allreduce --balance", ["balance", "reduction allreduce"]),
+                             ("--reduction allreduce --mesh model=2 --ranks 2", ["mesh model=2", "reduction allreduce"]),
+                             ("--audit-every 5 --mesh model=2 --ranks 2", ["audit-every", "mesh model=2"]),
+                             ("--device cuda --exchange activations", ["exchange activations", "device cuda"])):
+            with self.subTest(flags):  # as train does
+                self.assert_refused(run("plan --network", flags), 2, words)
 
     def test_objects_in_colour(self):
         """One hash for any ranks, and from files; evaluation has the run's loss."""
