@@ -46,7 +46,7 @@ namespace {
 struct InferenceJob {
   train::SavedNetwork saved;
   /// The settings of training as TOML literals; none where there are weights alone.
-  Decisive trained_with;
+  comm::KeyValues trained_with;
   RunConfig config;  ///< given, with some of those
   std::shared_ptr<data::Source> test;
   std::unique_ptr<data::Source> first;  ///< records of `test`, if only these are read
@@ -516,8 +516,9 @@ PredictionOutput output_of(const Arguments& arguments, const RunConfig& config,
                       "predict the whole file");
   }
   if (job.saved.info.table == nullptr) {
-    throw ConfigError("--keep-columns: the network was not trained on a table",
-                      "leave --keep-columns out");
+    throw ConfigError("--keep-columns: the network was not trained on a table of numbers and words",
+                      output.file_of ? "leave it out: the path of each picture is written as `file`"
+                                     : "leave --keep-columns out");
   }
   if (job.test->table() == nullptr) {
     throw ConfigError("--keep-columns: the data has no columns", "only tables have them");

@@ -451,6 +451,7 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
   const StopRequests requests;
   if (!is_released_within(max_without_launcher, run, requests)) require_not_locked(run);
   const bool had_checkpoint = train::has_checkpoint(run);  // of a run before this job
+  const auto summary_before = summary_id(run);
   const bool is_new = train::run_file_in(run).empty();
   launching::Words attempt = command;
   std::optional<std::uint64_t> failed_step;
@@ -497,7 +498,8 @@ int supervise(std::vector<std::string> command, std::uint64_t max_restarts) {
     if (!is_released(run, requests)) {
       return requests.signal() != 0 ? ended.code : static_cast<int>(ExitCode::usage);
     }
-    const bool has_begun = !had_checkpoint && train::has_checkpoint(run);
+    const bool has_begun =
+        train::has_checkpoint(run) && (!had_checkpoint || summary_id(run) != summary_before);
     attempt = on_answering_hosts(has_begun ? continued(command) : command, run);
     if (requests.signal() != 0) return ended.code;
     if (is_new) train::remove_unsaved_run(run);

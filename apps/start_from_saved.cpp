@@ -38,8 +38,8 @@ bool is_of_run(const std::string& name) {
 
 }  // namespace
 
-Decisive decisive_settings(const RunConfig& config) {
-  Decisive decisive;
+comm::KeyValues decisive_settings(const RunConfig& config) {
+  comm::KeyValues decisive;
   for (const auto& [name, value] : key_values(config)) {
     const Scope scope = scope_of(name);
     const bool is_free = is_of_run(name) || scope == Scope::launch || scope == Scope::job;
@@ -55,7 +55,7 @@ namespace {
 
 constexpr const char* absent = "absent";
 
-std::string value_in(const Decisive& decisive, const std::string& name) {
+std::string value_in(const comm::KeyValues& decisive, const std::string& name) {
   const auto found = std::find_if(decisive.begin(), decisive.end(),
                                   [&](const auto& pair) { return pair.first == name; });
   return found == decisive.end() ? absent : found->second;
@@ -63,7 +63,7 @@ std::string value_in(const Decisive& decisive, const std::string& name) {
 
 }  // namespace
 
-std::string saved_value(const Decisive& saved, const std::string& name) {
+std::string saved_value(const comm::KeyValues& saved, const std::string& name) {
   static const auto defaults = key_values(RunConfig());
   const std::string value = value_in(saved, name);
   return value == absent ? value_in(defaults, name) : value;
@@ -85,7 +85,7 @@ bool is_setting(const std::string& name) {
 /// and those of config.toml that only records and checkpoints depend on. Without (null): all of
 /// config.toml, but for those of each job.
 std::string settings_text(const std::filesystem::path& run, const train::TrainingState* state) {
-  const auto is_taken = [&](const std::string& name, const Decisive& decisive) {
+  const auto is_taken = [&](const std::string& name, const comm::KeyValues& decisive) {
     if (state != nullptr) return is_of_run(name) && value_in(state->settings, name) == absent;
     const Scope scope = scope_of(name);
     if (scope != Scope::launch && scope != Scope::job) return true;
@@ -96,7 +96,7 @@ std::string settings_text(const std::filesystem::path& run, const train::Trainin
   std::error_code ignored;
   if (!run.empty() && std::filesystem::is_regular_file(path, ignored)) {
     const RunConfig recorded = read_config(run);
-    const Decisive decisive = decisive_settings(recorded);
+    const comm::KeyValues decisive = decisive_settings(recorded);
     for (const auto& [name, value] : key_values(recorded)) {
       if (is_taken(name, decisive)) text += name + " = " + value + "\n";
     }
@@ -240,7 +240,7 @@ std::string difference_of(const std::string& name, const std::string& value,
 }
 
 /// The remedy for other ranks than those of the checkpoint, or another backend.
-std::string remedy_of_launch(const Decisive& saved) {
+std::string remedy_of_launch(const comm::KeyValues& saved) {
   std::string flag = saved_value(saved, "backend");
   std::erase(flag, '"');
   const std::string ranks = value_in(saved, ranks_key);
@@ -257,7 +257,7 @@ std::string remedy_of_launch(const Decisive& saved) {
 /// The remedy for a value of a setting with which no checkpoint of another one can be continued;
 /// empty: `resume-with` permits it.
 std::string remedy_if_fixed(const std::string& name, const std::string& value,
-                            const Decisive& saved) {
+                            const comm::KeyValues& saved) {
   if (name == "layer") return "leave the layers out, or train them in a run of their own";
   if (name == "backend") return remedy_of_launch(saved);
   const Scope scope = scope_of(name);
@@ -272,7 +272,7 @@ std::string remedy_if_fixed(const std::string& name, const std::string& value,
 }
 
 /// Throws ConfigError if a given setting differs from the checkpoint's.
-void require_same_settings(const Decisive& saved, const Decisive& now,
+void require_same_settings(const comm::KeyValues& saved, const comm::KeyValues& now,
                            const std::vector<std::string>& meant) {
   for (const auto& [name, value] : now) {
     if (name == "ranks") continue;  // require_same_data() compares how many there are
@@ -293,9 +293,13 @@ void require_same_settings(const Decisive& saved, const Decisive& now,
 /// Throws ConfigError for a setting that `resume-with` is not for.
 void require_of_checkpoint(const std::string& name, const RunConfig& config) {
   const bool is_read_before = name == "ranks" || name == "backend";  // a checkpoint is
-  if (!is_read_before && value_in(decisive_settings(config), name) != absent) return;
-  throw ConfigError("--resume-with " + name + ": is a setting of each job, not of the checkpoint",
-                    "give --" + name + " itself");
+  const bool is_decisive = value_in(decisive_settings(config), name) != absent;
+  if (is_decisive && !is_read_before) return;
+  const auto* const why = is_decisive ? "cannot change with reduction allreduce"
+                                      : "does not determine the results, so no checkpoint fixes it";
+  throw ConfigError("--resume-with " + name + ": " + why,
+                    is_decisive ? "leave it out, and start as many ranks over the same backend"
+                                : "give --" + name + " itself");
 }
 
 }  // namespace
@@ -370,10 +374,10 @@ std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& c
   return resume;
 }
 
-Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
-                     const std::string& test_identity, const data::Plan& plan,
-                     const comm::Communicator& comm) {
-  Decisive decisive = decisive_settings(config);
+comm::KeyValues decisive_of(const RunConfig& config, const std::string& train_identity,
+                            const std::string& test_identity, const data::Plan& plan,
+                            const comm::Communicator& comm) {
+  comm::KeyValues decisive = decisive_settings(config);
   decisive.emplace_back(training_data, to_hex(hash_of(train_identity)));
   decisive.emplace_back(test_data, to_hex(hash_of(test_identity)));
   data::PlanOptions options = plan.options();
@@ -402,7 +406,7 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
   return continues_in_place(config, resume) ? resume->run.string() : config.run_dir;
 }
 
-void require_same_data(const Resume& resume, const Decisive& now) {
+void require_same_data(const Resume& resume, const comm::KeyValues& now) {
   if (resume.checkpoint.empty()) return;
   for (const auto& [name, value] : now) {
     if (is_setting(name)) continue;  // compared before

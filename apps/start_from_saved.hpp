@@ -5,11 +5,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "apps/cli.hpp"
 #include "apps/settings.hpp"
+#include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/plan.hpp"
 #include "lockstep/data/source.hpp"
@@ -19,9 +18,6 @@
 namespace lockstep::apps {
 
 // --resume
-
-/// A setting that determines the results, and its value: a TOML literal.
-using Decisive = std::vector<std::pair<std::string, std::string>>;
 
 /// The run that a job continues.
 struct Resume {
@@ -50,20 +46,20 @@ struct Resume {
 std::optional<Resume> find_resume(const Arguments& arguments, const RunConfig& config,
                                   comm::Communicator& comm);
 
-/// The settings that determine results. With the canonical reduction they are free of ranks,
-/// devices and machines. Local.
-Decisive decisive_settings(const RunConfig& config);
+/// The settings that determine results; values are TOML literals. With the canonical reduction they
+/// are free of ranks, devices and machines. Local.
+comm::KeyValues decisive_settings(const RunConfig& config);
 
 /// The value of a setting that was saved; its default for one that is newer. Local.
-std::string saved_value(const Decisive& saved, const std::string& name);
+std::string saved_value(const comm::KeyValues& saved, const std::string& name);
 
 /// The settings, data and plan that determine the results of training on the ranks of `comm`. With
 /// the canonical reduction and the policy DATA they do not depend on the ranks. Local.
 ///
 /// `train_identity`, `test_identity`: Source::identity() of the data.
-Decisive decisive_of(const RunConfig& config, const std::string& train_identity,
-                     const std::string& test_identity, const data::Plan& plan,
-                     const comm::Communicator& comm);
+comm::KeyValues decisive_of(const RunConfig& config, const std::string& train_identity,
+                            const std::string& test_identity, const data::Plan& plan,
+                            const comm::Communicator& comm);
 
 /// The banner's text about a run to continue, after `steps` steps. Local.
 std::string resume_text(const Resume& resume, std::uint64_t steps);
@@ -76,7 +72,7 @@ std::string run_dir_of(const RunConfig& config, const std::optional<Resume>& res
 
 /// Throws ConfigError with the name of data, plan or ranks that differ from the checkpoint's.
 /// Local.
-void require_same_data(const Resume& resume, const Decisive& now);
+void require_same_data(const Resume& resume, const comm::KeyValues& now);
 
 // --init
 

@@ -33,10 +33,7 @@ constexpr const char* lock_folder = ".queue";
 
 ordered_json json_of(const train::EpochReport& result) {
   ordered_json json = {{"epochs", result.epoch}};
-  train::add_figures(json, "test", result.test, result.is_regression);
-  if (result.validation) {
-    train::add_figures(json, "validation", *result.validation, result.is_regression);
-  }
+  train::add_figures(json, result);
   json["seconds"] = result.seconds;
   json["weights_hash"] = to_hex(result.weights_hash);
   return json;
@@ -69,12 +66,8 @@ std::string text_of(const SweepRecord& record) {
 
 train::EpochReport result_in(const ordered_json& json, const train::JsonPlace& place) {
   train::EpochReport result;
-  result.is_regression = json.contains("test_r2");
   result.epoch = train::count_in(json, "epochs", place);
-  result.test = train::figures_in(json, "test", place);
-  if (json.contains("validation_loss")) {
-    result.validation = train::figures_in(json, "validation", place);
-  }
+  train::read_figures(json, place, result);
   result.seconds = train::number_in(json, "seconds", place);
   result.weights_hash = train::hash_in(json, "weights_hash", place);
   return result;

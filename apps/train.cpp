@@ -291,7 +291,7 @@ std::optional<train::Continued> RankOfRun::continued(
     const TrainJob& job, const train::TrainingPosition& position) const {
   const bool resumes = resume_ && resume_->found();
   if (!resumes && run_.empty()) return std::nullopt;
-  return train::Continued{resumes ? resume_->checkpoint : "", job.replica->steps(), position.epoch,
+  return train::Continued{resumes ? resume_->checkpoint : "", job.replica->steps(), position,
                           !run_.empty()};
 }
 
@@ -428,9 +428,9 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     facts.lost = lost_;
     facts.faults = faults_found_;
     if (spans_hosts_) facts.members = members_;
-    // A group that has lost ranks since may have begun a run there; nothing is saved in it yet.
+    // A group that has lost ranks since may have begun a run there; no step is saved in it yet.
     const bool may_have_begun = is_first_group && !is_first_try && is_folder_new_;
-    if (may_have_begun) train::remove_unsaved_run(config_.run_dir);
+    if (may_have_begun) train::remove_unsaved_run(config_.run_dir, job.replica->steps());
     RunConfig recipe = config_;
     recipe.resume = "none";  // config.toml is a recipe that begins anew: `resume` is of one job
     directory_.emplace(is_first_group ? run_dir_of(config_, resume_) : run_, to_toml(recipe), facts,
@@ -447,13 +447,6 @@ void RankOfRun::run_in(comm::Communicator& comm) {
     if (is_first_group) launching::reserve_exit_code(flight);
   });
   run_ = comm::broadcast_text(comm, directory_ ? directory_->path().string() : "");
-  if (resume_ && resume_->found()) {  // perhaps from another folder
-    const auto saved =
-        std::filesystem::path(run_) / "checkpoints" / train::checkpoint_name(job.replica->steps());
-    std::error_code ignored;
-    const bool is_here = !is_rank_0 || std::filesystem::exists(saved, ignored);
-    if (!comm.all_agree(is_here)) job.training.start_is_saved = false;
-  }
   recording_.write_to(run_, comm);
   if (!is_first_group && is_rank_0) {
     launching::print_warning(fmt::format("training goes on after step {}, {:.0f} ms after the {}",
@@ -476,10 +469,12 @@ void RankOfRun::run_in(comm::Communicator& comm) {
   if (!is_first_group) report.startup_seconds = 0;  // it was another group's step
   if (!is_rank_0) return;
   directory_->finish(report);
-  const auto& last = directory_->last_checkpoint();
-  const std::string saved = (last.empty() && resume_ ? resume_->checkpoint : last).string();
+  auto saved = directory_->last_checkpoint();
+  if (saved.empty()) {  // nothing was left to train: the one that this job began with
+    saved = directory_->path() / "checkpoints" / train::checkpoint_name(job.replica->steps());
+  }
   directory_.reset();  // no later error makes it a failed run
-  console->finish(report, saved);
+  console->finish(report, saved.string());
   if (has_report_) print_report(report.test, names.classes);
 }
 

@@ -50,7 +50,7 @@ struct TrainJob {
   std::unique_ptr<data::BatchReader> test;        ///< null: there is no test set
   std::unique_ptr<data::BatchReader> validation;  ///< null: none
   train::TrainerOptions training;
-  Decisive decisive;  ///< what determines the results
+  comm::KeyValues decisive;  ///< what determines the results
 };
 
 /// Opens the data. `may_lack_test`: without a test set TrainData::sets.test is null, which

@@ -49,6 +49,12 @@ struct ParameterSpec {
   std::size_t whole_rows() const noexcept { return cut ? cut->rows : rows; }
   std::size_t whole_cols() const noexcept { return cut ? cut->cols : cols; }
   std::size_t whole_size() const noexcept { return whole_rows() * whole_cols(); }
+
+  /// [rows, cols] of the whole tensor, or [cols] of a vector.
+  std::vector<std::uint64_t> whole_shape() const {
+    if (vector) return {whole_cols()};
+    return {whole_rows(), whole_cols()};
+  }
 };
 
 /// The positions of named tensors in a flat block: of weights, of gradients, or of the moments of

@@ -5,7 +5,6 @@
 #include <bit>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string_view>
 #include <system_error>
 
@@ -36,11 +35,9 @@ JsonPlace place_of(const std::filesystem::path& path) { return {path, 0, remedy}
 std::vector<TensorSpec> tensors_of(const std::vector<nn::ParameterSpec>& parameters,
                                    const char* suffix = "") {
   std::vector<TensorSpec> tensors;
+  tensors.reserve(parameters.size());
   for (const nn::ParameterSpec& tensor : parameters) {
-    const auto shape = tensor.vector
-                           ? std::vector<std::uint64_t>{tensor.whole_cols()}
-                           : std::vector<std::uint64_t>{tensor.whole_rows(), tensor.whole_cols()};
-    tensors.push_back({tensor.name + suffix, shape});
+    tensors.push_back({tensor.name + suffix, tensor.whole_shape()});
   }
   return tensors;
 }
@@ -54,14 +51,6 @@ std::vector<TensorSpec> moments_of(const std::vector<nn::ParameterSpec>& paramet
       tensors.push_back(std::move(tensor));
   }
   return tensors;
-}
-
-void require_whole(const nn::ParameterLayout<float>& layout) {
-  for (const nn::ParameterSpec& tensor : layout.tensors()) {
-    if (!tensor.cut) continue;
-    throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
-                                " is a part of one that ranks share: use Replica::save()");
-  }
 }
 
 // manifest.json.
@@ -123,7 +112,9 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   return manifest;
 }
 
-void require_sum(const std::filesystem::path& path, const FileSum& expected) {
+/// Compares the whole file with its sum, and writes it to `copy`; null: nowhere.
+void require_sum(const std::filesystem::path& path, const FileSum& expected,
+                 NewFile* copy = nullptr) {
   const RegularFile file(path);
   Hash hash;
   std::vector<std::uint8_t> chunk(std::size_t{1} << 20);
@@ -132,6 +123,7 @@ void require_sum(const std::filesystem::path& path, const FileSum& expected) {
         static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size(), file.size() - at)));
     file.read_at(at, bytes);
     hash.add_bytes(std::as_bytes(bytes));
+    if (copy != nullptr) copy->write(std::as_bytes(bytes));
   }
   if (hash.value() == expected.xxh3 && file.size() == expected.bytes) return;
   fail(place_of(path), "its checksum is " + to_hex(hash.value()) + ", but in manifest.json it is " +
@@ -276,39 +268,6 @@ std::string checkpoint_name(std::uint64_t step) {
   return "step-" + zero_padded(step, width);
 }
 
-Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its_loss,
-                   const nn::ParameterLayout<float>& its_layout,
-                   const optim::OptimizerOptions* trained_with,
-                   std::optional<comm::SharedRegion> region)
-    : shape(its_shape),
-      loss(its_loss.name()),
-      layout(its_layout),
-      region_(std::move(region)),
-      own_(region_ ? 0 : bytes(layout, trained_with) / sizeof(float)) {
-  require_whole(layout);
-  if (trained_with != nullptr) {
-    optimizer.kind = trained_with->kind;
-    moments = optim::moment_names(*trained_with);
-  }
-  const std::size_t tensors = layout.tensors().size();
-  if (tensors * std::max<std::size_t>(1, moments.size()) >= max_keys) {  // a header has one besides
-    throw ConfigError(counted(tensors, "tensor") + " with " + counted(moments.size(), "moment") +
-                          ": a file of a checkpoint names fewer than " + grouped(max_keys),
-                      "use fewer layers, or an optimizer with fewer moments");
-  }
-  float* const first = region_ ? reinterpret_cast<float*>(region_->data()) : own_.data();
-  const std::size_t length = layout.length();
-  blocks.weights = {first, length};
-  if (moments.size() > 0) blocks.first = {first + length, length};
-  if (moments.size() > 1) blocks.second = {first + 2 * length, length};
-}
-
-std::size_t Snapshot::bytes(const nn::ParameterLayout<float>& layout,
-                            const optim::OptimizerOptions* optimizer) {
-  const std::size_t moments = optimizer == nullptr ? 0 : optim::moment_names(*optimizer).size();
-  return layout.length() * sizeof(float) * (1 + moments);
-}
-
 void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64_t step) {
   const std::string name = checkpoint_name(step);
   if (!has_entry(checkpoints, name.c_str())) return;
@@ -366,6 +325,30 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
   const auto values = block.values();
   std::copy(values.begin(), values.end(), snapshot.blocks.weights.begin());
   return save_checkpoint(checkpoints, snapshot, info, nullptr);
+}
+
+void copy_checkpoint(const std::filesystem::path& from, const std::filesystem::path& checkpoints,
+                     const TrainingState& state) {
+  Manifest manifest = read_manifest(from);
+  const SavedOptimizer optimizer = read_state(from).optimizer;
+  const JsonPlace place = place_of(from / "state.json");
+  const ordered_json before = read_object(place);
+  const CheckpointInfo info = {.step = count_in(before, "step", place),
+                               .examples = count_in(before, "examples", place)};
+  NewFolder folder(checkpoints / checkpoint_name(info.step));
+  for (const auto& [name, sum] : manifest.files) {
+    if (name == "state.json") continue;
+    NewFile file(folder.path() / name);
+    file.reserve(sum.bytes);
+    require_sum(from / name, sum, &file);
+    file.finish();
+    file.publish();
+  }
+  const std::string text = state_text(state, info, optimizer);
+  write_file(folder.path() / "state.json", text);
+  manifest.files["state.json"] = sum_of(text);
+  write_file(folder.path() / "manifest.json", manifest_text(manifest));
+  folder.publish();
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& given) {

@@ -77,7 +77,8 @@ struct CheckpointInfo {
   std::vector<std::string> class_names() const;
 };
 
-/// The best epoch so far, by a figure of the validation set.
+/// The best epoch so far, by a figure of the validation set. An epoch that TrainerOptions::steps
+/// cut short counts only while no whole epoch was evaluated.
 struct BestEpoch {
   std::uint64_t epoch = 0;  ///< from 1; 0: none yet
   std::uint64_t step = 0;   ///< completed steps of the run at its end
@@ -135,6 +136,15 @@ void require_no_checkpoint(const std::filesystem::path& checkpoints, std::uint64
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints,
                                       const nn::Network<float>& network,
                                       const CheckpointInfo& info);
+
+/// Copies a checkpoint of training to `checkpoints`/step-NNNNNNNN/, with the position and settings
+/// of `state` in place of its own, and compares its files with manifest.json.
+///
+/// Errors   throws DataError if `from` is damaged, or holds weights alone; OutputError. No part of
+///          the copy is left.
+/// Ranks    local.
+void copy_checkpoint(const std::filesystem::path& from, const std::filesystem::path& checkpoints,
+                     const TrainingState& state);
 
 /// The content of network.json. Allocates no memory for weights.
 struct SavedNetwork {

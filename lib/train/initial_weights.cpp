@@ -161,7 +161,7 @@ void set_shapes(const nn::Network<float>& network, TensorLayout layout,
     const nn::ParameterSpec& tensor = network.parameters().tensors()[i];
     const std::uint64_t rows = tensor.whole_rows();
     const std::uint64_t cols = tensor.whole_cols();
-    target.shape = tensor.vector ? std::vector{cols} : std::vector{rows, cols};
+    target.shape = tensor.whole_shape();
     if (layout == TensorLayout::lockstep) continue;
     const auto& function = shape.layers[target.layer].function;
     const nn::FeatureShape& input = sizes[target.layer].inputs[0];

@@ -82,15 +82,12 @@ EpochReport epoch_in(const std::string& line, const JsonPlace& place) {
   const ordered_json json = parse_object(line, place);
   EpochReport epoch;
   epoch.epoch = count_in(json, "epoch", place);
-  epoch.is_regression = json.contains("test_r2");
-  const std::string score = epoch.is_regression ? "r2" : "accuracy";
+  read_figures(json, place, epoch);
+  const std::string train_score = epoch.is_regression ? "train_r2" : "train_accuracy";
   epoch.train_loss = number_in(json, "train_loss", place);
-  const std::string train_score = "train_" + score;
   if (!field(json, train_score.c_str(), place).is_null()) {
     epoch.train_score = number_in(json, train_score.c_str(), place);
   }
-  epoch.test = figures_in(json, "test", place);
-  if (json.contains("validation_loss")) epoch.validation = figures_in(json, "validation", place);
   epoch.seconds = number_in(json, "seconds", place);
   epoch.examples_per_second = number_in(json, "examples_per_second", place);
   epoch.weights_hash = hash_in(json, "weights_hash", place);
@@ -131,11 +128,14 @@ void read_summary(const std::filesystem::path& path, RecordedRun& run) {
 
 }  // namespace
 
-void add_figures(ordered_json& object, const std::string& set, const SetFigures& figures,
-                 bool is_regression) {
-  object[set + "_loss"] = figures.loss;
-  object[set + (is_regression ? "_r2" : "_accuracy")] = figures.score;
-  for (const auto& [name, figure] : figures.metrics) object[set + "_" + name] = figure;
+void add_figures(ordered_json& object, const EpochReport& epoch) {
+  const auto add = [&](const std::string& set, const SetFigures& figures) {
+    object[set + "_loss"] = figures.loss;
+    object[set + (epoch.is_regression ? "_r2" : "_accuracy")] = figures.score;
+    for (const auto& [name, figure] : figures.metrics) object[set + "_" + name] = figure;
+  };
+  add("test", epoch.test);
+  if (epoch.validation) add("validation", *epoch.validation);
 }
 
 SetFigures figures_in(const ordered_json& object, const std::string& set, const JsonPlace& place) {
@@ -151,6 +151,13 @@ SetFigures figures_in(const ordered_json& object, const std::string& set, const 
                                  is_nan ? std::nan("") : number_in(object, key.c_str(), place));
   }
   return figures;
+}
+
+void read_figures(const ordered_json& object, const JsonPlace& place, EpochReport& epoch) {
+  epoch.is_regression = object.contains("test_r2");
+  epoch.test = figures_in(object, "test", place);
+  if (!object.contains("validation_loss")) return;
+  epoch.validation = figures_in(object, "validation", place);
 }
 
 RecordedRun read_run(const std::filesystem::path& folder) {

@@ -54,12 +54,15 @@ struct RecordedRun {
 /// Ranks    local.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-/// Adds loss, score and metrics of `set`, "test" or "validation", to an object: "test_loss",
-/// "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric auc.
-void add_figures(nlohmann::ordered_json& object, const std::string& set, const SetFigures& figures,
-                 bool is_regression);
+/// Adds loss, score and metrics of the test set and, if there is one, the validation set to an
+/// object: "test_loss", "test_accuracy" or of a regression "test_r2", and "test_auc" for a metric
+/// auc; then the same of the validation set: "validation_loss" ...
+void add_figures(nlohmann::ordered_json& object, const EpochReport& epoch);
 
-/// Reads what add_figures() adds.
+/// Reads what add_figures() adds, into `epoch`. Throws DataError.
+void read_figures(const nlohmann::ordered_json& object, const JsonPlace& place, EpochReport& epoch);
+
+/// Reads loss, score and metrics of `set`, "test" or "validation". Throws DataError.
 SetFigures figures_in(const nlohmann::ordered_json& object, const std::string& set,
                       const JsonPlace& place);
 

@@ -107,8 +107,7 @@ ordered_json or_null(const std::optional<double>& figure) {
 ordered_json epoch_json(const EpochReport& epoch) {
   ordered_json json = {{"epoch", epoch.epoch}, {"train_loss", epoch.train_loss}};
   json[epoch.is_regression ? "train_r2" : "train_accuracy"] = or_null(epoch.train_score);
-  add_figures(json, "test", epoch.test, epoch.is_regression);
-  if (epoch.validation) add_figures(json, "validation", *epoch.validation, epoch.is_regression);
+  add_figures(json, epoch);
   json["seconds"] = epoch.seconds;
   json["examples_per_second"] = epoch.examples_per_second;
   json["weights_hash"] = to_hex(epoch.weights_hash);
@@ -122,11 +121,21 @@ std::pair<std::uint64_t, std::uint64_t> last_kept(const std::filesystem::path& r
   const auto checkpoints = checkpoints_in(run / "checkpoints");
   for (auto at = checkpoints.rbegin(); at != checkpoints.rend() && at->first > begin.steps; ++at) {
     try {
-      return {at->first, std::max(begin.epochs, read_state(at->second).position.epoch)};
+      return {at->first, std::max(begin.position.epoch, read_state(at->second).position.epoch)};
     } catch (const DataError&) {  // damaged: no run is resumed from it
     }
   }
-  return {begin.steps, begin.epochs};
+  return {begin.steps, begin.position.epoch};
+}
+
+/// Throws ConfigError if the run has a checkpoint of a later step than `steps`: another job has
+/// saved it since this job chose its own.
+void require_not_continued(const std::filesystem::path& run, std::uint64_t steps) {
+  const auto checkpoints = checkpoints_in(run / "checkpoints");
+  if (checkpoints.empty() || checkpoints.rbegin()->first <= steps) return;
+  throw ConfigError(run.string() + ": another job has continued this run meanwhile, to step " +
+                        std::to_string(checkpoints.rbegin()->first),
+                    "start this job again");
 }
 
 [[noreturn]] void leave_to_others(const std::filesystem::path& path, const std::string& why) {
@@ -181,12 +190,13 @@ void require_no_run(const std::filesystem::path& path) {
   refuse_run(path);
 }
 
-void remove_unsaved_run(const std::filesystem::path& path) {
+void remove_unsaved_run(const std::filesystem::path& path, std::uint64_t begun_after) {
   if (run_file_in(path).empty()) return;
   const FolderLock lock(path);
   std::error_code error;
   for (const auto& entry : list_folder(path / "checkpoints", error)) {
-    if (!entry.path().filename().string().starts_with('.')) return;
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') && name != checkpoint_name(begun_after)) return;
   }
   if (error && error != std::errc::no_such_file_or_directory) return;
   for (const std::string_view name : run_entries) {
@@ -214,15 +224,27 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   }
   if (!is_its_own) refuse_run(path_);  // a run that began before the lock
   if (!facts_.members.empty()) write_file(path_ / ".members", text_of(facts_.members));
-  make_folder(path_ / "checkpoints");
+  const auto checkpoints = path_ / "checkpoints";
   remove_temporaries_in(path_);
-  remove_temporaries_in(path_ / "checkpoints");
-  if (continued && !begin.in_place) set_aside_damaged_after(path_ / "checkpoints", begin.steps);
+  std::optional<NewFolder> start;  // with the checkpoint of another run
+  if (!is_its_own && !begin.checkpoint.empty()) {
+    start.emplace(checkpoints);
+    copy_checkpoint(begin.checkpoint, start->path(),
+                    {.position = begin.position, .settings = facts_.settings});
+    if (!run.empty()) copy_records(run, path_);
+  } else {
+    make_folder(checkpoints);
+    remove_temporaries_in(checkpoints);
+  }
+  if (is_its_own && !begin.in_place) {
+    set_aside_damaged_after(checkpoints, begin.steps);
+    require_not_continued(path_, begin.steps);
+  }
   resumed_from_ = begin.checkpoint;
-  if (!run.empty() && !is_its_own) copy_records(run, path_);
   write_file(path_ / "config.toml", config_toml);
+  if (start) start->publish();  // last: a job that resumes it needs these records and settings
   const auto [steps, epochs] =
-      begin.in_place ? last_kept(path_, begin) : std::pair(begin.steps, begin.epochs);
+      begin.in_place ? last_kept(path_, begin) : std::pair(begin.steps, begin.position.epoch);
   metrics_.emplace(path_ / "metrics.jsonl", records_up_to(R"({"step":)", steps, steps_));
   JsonPlace place = {path_ / "epochs.jsonl", 0,
                      "restore the file, or remove it: training goes on without it"};
@@ -240,7 +262,7 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
     return true;
   });
   steps_ = std::max(steps_, begin.steps);
-  epochs_recorded_ = std::max(epochs_recorded_, begin.epochs);
+  epochs_recorded_ = std::max(epochs_recorded_, begin.position.epoch);
   write_file(path_ / "summary.json", summary("running", nullptr, ExitCode::success, ""));
 }
 

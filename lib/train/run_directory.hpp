@@ -101,8 +101,8 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint);
 struct Continued {
   std::filesystem::path checkpoint;  ///< empty: from the beginning
   std::uint64_t steps = 0;           ///< completed
-  std::uint64_t epochs = 0;          ///< completed and evaluated
-  bool in_place = false;             ///< of the folder's own run, by ranks that are left of it
+  TrainingPosition position = {};
+  bool in_place = false;  ///< of the folder's own run, by ranks that are left of it
 };
 
 /// Writes a run's folder. Use it on rank 0 only; all functions are local.
@@ -118,17 +118,20 @@ class RunDirectory final : public Observer {
   ///
   /// `continued`: keeps the records of the steps and epochs before this point, and drops later ones
   /// and damaged ones of steps; in another folder than the checkpoint's run, begins with copies of
-  /// them. In place, keeps also those before the newest checkpoint, which are not recorded again.
-  /// Temporary files of killed processes are removed.
+  /// them and of the checkpoint, with this position and the settings of `facts`. Its folder
+  /// `checkpoints` appears last: no job can resume the new run before, and each can after that. In
+  /// place, keeps also those before the newest checkpoint, which are not recorded again. Temporary
+  /// files of killed processes are removed.
   ///
   /// `facts.members`: of ranks that are cut off from each other, one group continues the run: the
   /// first to lock the folder. The file .members contains its ranks.
   ///
   /// `lock`: the folder's, from lock_again(); null: it is locked here.
   ///
-  /// Errors   throws ConfigError if another job writes to the folder, or if it contains another
-  ///          run; OutputError if it cannot be created or written; DataError for a damaged
-  ///          epochs.jsonl.
+  /// Errors   throws ConfigError if another job writes to the folder, or has continued the run
+  ///          beyond this point, or if the folder contains another run; OutputError if it cannot be
+  ///          created or written; DataError for a damaged epochs.jsonl, or a damaged checkpoint to
+  ///          copy.
   RunDirectory(const std::string& path, const std::string& config_toml, RunFacts facts,
                const Retention& retention = {}, const std::optional<Continued>& continued = {},
                std::optional<FolderLock> lock = {});
@@ -215,6 +218,8 @@ std::optional<FolderLock> lock_again(const std::filesystem::path& folder,
 /// Removes the run in `folder`, but for its flight recorders, if it has certainly saved no
 /// checkpoint, so that it can begin again. Throws ConfigError if another process holds the lock.
 /// Local.
-void remove_unsaved_run(const std::filesystem::path& folder);
+///
+/// `begun_after`: the step of a checkpoint that the run began with; 0: none.
+void remove_unsaved_run(const std::filesystem::path& folder, std::uint64_t begun_after = 0);
 
 }  // namespace lockstep::train

@@ -5,12 +5,15 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/aligned.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/range.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/train/json_fields.hpp"
 
 namespace lockstep::train {
 namespace {
@@ -20,7 +23,48 @@ constexpr std::size_t page = 4096;
 
 std::size_t whole_pages(std::size_t bytes) { return round_up(bytes, page); }
 
+void require_whole(const nn::ParameterLayout<float>& layout) {
+  for (const nn::ParameterSpec& tensor : layout.tensors()) {
+    if (!tensor.cut) continue;
+    throw std::invalid_argument("save_checkpoint: tensor " + tensor.name +
+                                " is a part of one that ranks share: use Replica::save()");
+  }
+}
+
 }  // namespace
+
+Snapshot::Snapshot(const nn::NetworkShape& its_shape, const nn::Loss<float>& its_loss,
+                   const nn::ParameterLayout<float>& its_layout,
+                   const optim::OptimizerOptions* trained_with,
+                   std::optional<comm::SharedRegion> region)
+    : shape(its_shape),
+      loss(its_loss.name()),
+      layout(its_layout),
+      region_(std::move(region)),
+      own_(region_ ? 0 : bytes(layout, trained_with) / sizeof(float)) {
+  require_whole(layout);
+  if (trained_with != nullptr) {
+    optimizer.kind = trained_with->kind;
+    moments = optim::moment_names(*trained_with);
+  }
+  const std::size_t tensors = layout.tensors().size();
+  if (tensors * std::max<std::size_t>(1, moments.size()) >= max_keys) {  // a header has one besides
+    throw ConfigError(counted(tensors, "tensor") + " with " + counted(moments.size(), "moment") +
+                          ": a file of a checkpoint names fewer than " + grouped(max_keys),
+                      "use fewer layers, or an optimizer with fewer moments");
+  }
+  float* const first = region_ ? reinterpret_cast<float*>(region_->data()) : own_.data();
+  const std::size_t length = layout.length();
+  blocks.weights = {first, length};
+  if (moments.size() > 0) blocks.first = {first + length, length};
+  if (moments.size() > 1) blocks.second = {first + 2 * length, length};
+}
+
+std::size_t Snapshot::bytes(const nn::ParameterLayout<float>& layout,
+                            const optim::OptimizerOptions* optimizer) {
+  const std::size_t moments = optimizer == nullptr ? 0 : optim::moment_names(*optimizer).size();
+  return layout.length() * sizeof(float) * (1 + moments);
+}
 
 /// What one rank has written of one snapshot. The region is zeroed.
 struct SharedSnapshot::Record {

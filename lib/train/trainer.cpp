@@ -56,6 +56,9 @@ Trainer::Trainer(const TrainerOptions& options, Replica& replica, data::BatchRea
       snapshot_(replica.make_snapshot()),
       saved_best_(start.best.step) {
   if (options.start_is_saved) saved_step_ = replica.steps();
+  // An epoch that was cut short, and goes on, is not compared with its first steps.
+  const bool is_cut = start.best.epoch > start.epoch && start.step < train.plan().steps();
+  if (is_cut) position_.best = {};
   if (train.plan().options().balance) balance_ = std::make_unique<Balance>(train.plan());
   const std::uint64_t each = std::min(train.plan().steps(), max_timed_steps);
   const std::uint64_t epochs = std::min(options.epochs, max_timed_steps);
@@ -115,7 +118,10 @@ RunReport Trainer::run(const std::vector<Observer*>& observers) {
     std::optional<EpochReport> epoch = evaluate(timed);
     if (!epoch) break;
     report.epochs.push_back(std::move(*epoch));
-    if (const auto& figures = report.epochs.back().validation) judge(*figures);
+    // The first steps of an epoch, which `steps` cut short, are the best only if no epoch is.
+    const bool is_whole = position_.step == reader_.plan().steps();
+    const auto& figures = report.epochs.back().validation;
+    if (figures && (is_whole || position_.best.epoch == 0)) judge(*figures);
     const bool is_end = finished() || position_.epoch + 1 >= options_.epochs;
     report.stopped_early = !is_end && is_patience_over(position_, options_.validation.patience);
     const bool is_last = is_end || report.stopped_early;

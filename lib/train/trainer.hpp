@@ -43,8 +43,7 @@ struct TrainerOptions {
   std::function<void(Phase, std::uint64_t)> on_phase = {};
   SharedSnapshot* snapshot = nullptr;  ///< where the state is kept for other groups; null: nowhere
   std::uint64_t snapshot_every = 1;    ///< in steps
-  /// False: no checkpoint may have the state from which training starts, that of a snapshot or of
-  /// another run.
+  /// False: no checkpoint may have the state from which training starts, that of a snapshot.
   bool start_is_saved = true;
   Validation validation = {};
   std::vector<Metric> metrics = {};  ///< of test and validation set, after each epoch

@@ -359,6 +359,19 @@ class Faults(command.CommandTest):
                 self.assert_ends(result, -number)  # 128 + number for a shell
                 self.assertFalse(folder.exists(), str(result))
 
+    def test_a_run_that_another_job_continues_meanwhile(self):
+        """While the first job opens its data: it has found a checkpoint that is no longer the last one."""
+        data = files.write_set(self.folder / "data")
+        made = self.train("--layers 4 --batch-size 5 --steps 3 --data", data)
+        argv = ["env", f"LD_PRELOAD={self.library}", f"FAULT_STOP=0:/{files.TRAIN[0]}", "OMPI_COMM_WORLD_RANK=0",
+                *words(command.binary, "train --ranks 2 --resume-with steps=6 --resume", made.folder)]
+        process = self.start(argv)
+        self.wait_until(lambda: state(process.pid) == "T", process, "process that is stopped")
+        self.succeed("train --resume-with steps=5 --resume", made.folder)
+        process.send_signal(signal.SIGCONT)
+        self.assert_refused(finish(process), 2, [made.folder, "continued this run meanwhile, to step 5", "start this job again"])
+        self.assertEqual((made.summary["status"], len(made.metrics)), ("finished", 5))
+
     def test_a_checkpoint_without_a_thread(self):
         """Training waits for it instead."""
         plain = self.train(SMALL, "--checkpoint-every 5", name="plain", threads=2)

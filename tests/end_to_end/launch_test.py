@@ -10,9 +10,11 @@ import command
 from command import children, faults, finish, mpirun, run, step_of, trained_once, words
 from survive_test import RECOVERY
 
-JOB = ("--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --checkpoint-every 10 "
-       "--keep 100 --progress off")
-STEPS = 600
+EPOCHS = 18  # about a second, in which tests kill ranks
+STEPS = 100 * EPOCHS
+JOB = (f"--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs {EPOCHS} --checkpoint-every 10 "
+       f"--keep {STEPS} --progress off")
+LONG_JOB = JOB.replace(f"--epochs {EPOCHS}", "--epochs 600")
 
 
 def launch(*args, flags=""):
@@ -65,7 +67,16 @@ class Launch(command.CommandTest):
         self.assertEqual(made.summary["weights_hash"], whole.summary["weights_hash"], str(result))
         self.assertEqual(made.losses, whole.losses)
 
-    def test_a_run_that_another_one_began_begins_again_without_a_checkpoint(self):
+    def test_a_run_that_its_own_checkpoint_continues(self):
+        """And a later one when the job is started again."""
+        made = self.train(JOB.replace(f"--epochs {EPOCHS}", "--steps 50"))
+        process, made = self.begin(2, ("--checkpoint-every 10 --progress off --resume-with steps=100 --resume", made.folder / "checkpoints/step-00000050"),
+                                   env=faults("kill:rank=1,step=80"))
+        result = finish(process)
+        self.assert_refused(result, 137, ["ended with code 137 in step 80; restart 1 follows", "as 2 times before"])
+        self.assertGreater(max(map(step_of, made.checkpoints)), 50)
+
+    def test_a_run_that_another_one_began_goes_on_from_the_checkpoint_that_it_began_with(self):
         whole = trained_once(JOB)
         resume = ("--progress off --resume-with epochs=60000 --checkpoint-every end --resume", whole.folder / "checkpoints" / "step-00000050")
         process, made = self.begin(2, resume)
@@ -73,7 +84,8 @@ class Launch(command.CommandTest):
         self.wait_until(has_steps, process, "train")
         before = children(process.pid, "mpirun")
         os.kill(children(before[0])[1], signal.SIGKILL)
-        self.wait_until(lambda: children(process.pid, "mpirun") not in ([], before) and has_steps(), process, "train again")
+        start = str(made.folder / "checkpoints" / "step-00000050")
+        self.wait_until(lambda: made.summary["resumed_from"] == start and has_steps(), process, "train again")
         os.kill(process.pid, signal.SIGUSR1)
         result = finish(process)
         self.assert_ends(result, 75)
@@ -131,7 +143,7 @@ class Launch(command.CommandTest):
             self.assert_says(result.err, ["another rank of this host has ended in the start", "the job ended with code 86"], result)
 
     def test_a_second_job_in_the_folder_does_not_end_the_first(self):
-        process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600") + " --survive", RECOVERY)
+        process, made = self.begin(2, LONG_JOB + " --survive", RECOVERY)
         self.mpirun_and_ranks(process, made, 50)
         for flags in ("--survive", "--survive --resume auto"):
             second = command.call(mpirun(2, "train", JOB, flags, "--run-dir", made.folder, options=RECOVERY))
@@ -159,7 +171,7 @@ class Launch(command.CommandTest):
 
     def test_the_code_of_a_stop_is_the_ranks_own(self):
         delay = {"OMPI_MCA_odls_base_sigkill_timeout": "2"}  # the ranks have that time to save
-        process, made = self.begin(2, JOB.replace("--epochs 6", "--epochs 600"), env=delay)
+        process, made = self.begin(2, LONG_JOB, env=delay)
         self.mpirun_and_ranks(process, made, 20)
         os.kill(process.pid, signal.SIGTERM)  # for which mpirun returns a code of its own
         result = finish(process)
@@ -250,19 +262,24 @@ class Launch(command.CommandTest):
 class BatchScript(command.CommandTest):
     """scripts/slurm/train.sbatch with an srun and an scontrol of the test's own; slurm_test.sh runs it under Slurm."""
 
-    def test_a_job_that_hung_is_queued_again_three_times(self):
+    def submit(self, *args, starts=0):
+        """A start of the job, on which srun ends with 86. It is queued again three times."""
         tools = self.folder / "tools"
-        tools.mkdir()
+        tools.mkdir(exist_ok=True)
         for name, line in (("srun", 'echo "$@" >>srun.log; exit 86'),
                            ("scontrol", 'if [ "$1" = requeue ]; then echo "$2" >>requeued; else echo "   NumNodes=2 NumCPUs=2"; fi')):
             (tools / name).write_text(f"#!/bin/sh\n{line}\n")
             (tools / name).chmod(0o755)
-        (self.folder / "run.toml").write_text('epochs = 1\nrun-dir = "runs/mine"\n')
         env = {"PATH": f"{tools}:{os.environ['PATH']}", "LOCKSTEP": str(command.binary), "SLURM_SUBMIT_DIR": str(self.folder),
-               "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
+               "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"} | ({"SLURM_RESTART_COUNT": str(starts)} if starts else {})
+        result = command.call(["bash", str(command.REPOSITORY / "scripts/slurm/train.sbatch"), *args], env=env)
+        self.assert_ends(result, 86)
+        return result
+
+    def test_a_job_that_hung_is_queued_again_three_times(self):
+        (self.folder / "run.toml").write_text('epochs = 1\nrun-dir = "runs/mine"\n')
         for attempt in (1, 2, 3, 4):
-            result = command.call(["bash", str(command.REPOSITORY / "scripts/slurm/train.sbatch"), "run.toml"], env=env)
-            self.assert_ends(result, 86)
+            result = self.submit("run.toml", starts=attempt - 1)
             self.assertEqual((self.folder / "requeued").read_text(), "7\n" * min(attempt, 3), str(result))
             self.assertEqual((self.folder / "lockstep-7.failures").exists(), attempt <= 3, str(result))
         started = (self.folder / "srun.log").read_text().splitlines()
@@ -270,6 +287,18 @@ class BatchScript(command.CommandTest):
         for line in started:
             self.assertIn("--nodes=2 --ntasks=4 ", line)
             self.assertIn(" train --resume auto --run-dir runs/mine run.toml", line)
+
+    def test_a_job_that_is_queued_again_continues_its_own_run(self):
+        """Not the one that --resume names: the folder holds a run by then, so that would be refused."""
+        asked = words("--resume runs/A --resume-with steps=100")
+        for run_dir, flags in (("runs/slurm-7", []), ("runs/B", ["--run-dir", "runs/B"]), ("runs/C", ["--run-dir=runs/C"])):
+            self.submit(*asked, *flags)
+            (self.folder / run_dir / "checkpoints/step-00000010").mkdir(parents=True)
+            self.submit(*asked, *flags)  # another job: training refuses the folder
+            self.submit(*asked, *flags, starts=1)
+            begin = " ".join(["train --resume auto --run-dir", run_dir, *asked, *flags])
+            ends = [line.partition("lockstep ")[2] for line in (self.folder / "srun.log").read_text().splitlines()[-3:]]
+            self.assertEqual(ends, [begin, begin, begin + " --resume auto"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import unittest
 
 import command
 import files
-from command import children, finish, mpirun, run, step_of, without_times, words
+from command import children, faults, finish, mpirun, run, step_of, without_times, words
 from plan_test import write_split
 
 JOB = "--train-limit 600 --test-limit 200 --layers 32 --batch-size 20 --epochs 2 --checkpoint-every 7 --keep 1000"
@@ -190,8 +190,22 @@ class Resume(command.CommandTest):
         refused = run("train", JOB, "--resume", parts.folder / "checkpoints" / "step-00000021")
         self.assert_refused(refused, 2, ["step-00000021", "later checkpoint", "step-00000042", "--run-dir"])
 
+    def test_killed_in_another_folder_before_the_first_checkpoint(self):
+        """It goes on with its own settings, from a copy of the checkpoint that it began with."""
+        first = self.train(JOB, "--steps 35", name="first")
+        alone = shutil.copytree(first.checkpoints[-1], self.folder / "step-00000035")
+        change = "--checkpoint-every end --resume-with steps=none --resume-with learning-rate=0.05"
+        whole = self.train(change, "--resume", first.folder, name="whole")
+        killed = run("train", change, "--resume", first.folder, "--run-dir", self.folder / "run",
+                     env=faults("kill:rank=0,step=40"))
+        self.assert_ends(killed, -signal.SIGKILL)
+        self.assert_same(whole, self.resume())
+        change += f" --train-limit 600 --test-limit 200 --resume {alone} --run-dir {self.folder / 'other'}"
+        self.assert_ends(run("train", change, env=faults("kill:rank=0,step=40")), -signal.SIGKILL)
+        self.assertEqual(self.resume(name="other").summary["weights_hash"], whole.summary["weights_hash"])
+
     def test_a_stop_before_the_first_step_in_another_folder(self):
-        """In the evaluation of the last epoch, where the folder has no checkpoint yet."""
+        """In the evaluation of the last epoch, where the folder has only the checkpoint that it began with."""
         first = self.train(JOB, name="first")
         made = command.Run(self.folder / "run")
         stopped = run("train --resume", first.folder, "--run-dir", made.folder, "--resume-with epochs=3 --max-time 1")
@@ -223,7 +237,8 @@ class Resume(command.CommandTest):
                                 "reduction=allreduce": ["cannot go on with those of allreduce"],
                                 "standardize=false": ["standardize is", "leave standardize out"],
                                 "init=x": ["a checkpoint has its own weights"], "ranks=3": ["give --ranks itself"],
-                                "run-dir=x": ["give --run-dir itself"], "resume=x": ["give --resume itself"]}.items():
+                                "run-dir=x": ["give --run-dir itself"], "resume=x": ["give --resume itself"],
+                                "keep=5": ["does not determine the results", "give --keep itself"]}.items():
             with self.subTest(change=change):
                 refused = run("train --resume", parts.folder, "--resume-with", change)
                 self.assert_refused(refused, 2, needles)
@@ -252,6 +267,8 @@ class Resume(command.CommandTest):
         for number in (1, 3):
             refused = run("train --resume", parts.folder, threads=number)
             self.assert_refused(refused, 2, [f"the number of ranks is {number}, but", "trained with 2", start])
+        refused = run("train --resume-with ranks=3 --resume", parts.folder, threads=2)
+        self.assert_refused(refused, 2, ["ranks: cannot change with reduction allreduce"])
         refused = run("train --resume", parts.folder, "--backend threads", threads=2)
         self.assert_refused(refused, 2, ["backend is", '"threads"', "with", '"auto"', start])
         if command.MPI:

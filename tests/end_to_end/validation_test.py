@@ -111,6 +111,19 @@ class Validation(command.CommandTest):
         self.succeed("train --progress off --resume", early, "--run-dir", self.folder / "go-on")
         self.assertEqual(epochs_of(self.folder / "go-on"), epochs_of(whole.folder))
 
+    def test_an_epoch_that_was_cut_short_is_the_best_only_without_a_whole_one(self):
+        for steps, best in ((3, {"epoch": 1, "step": 3}), (10, {"epoch": 1, "step": 7})):
+            made = self.train(DATA, SPLIT, f"--epochs 2 --steps {steps}", name=f"cut-{steps}")
+            losses = [epoch["validation_loss"] for epoch in epochs_of(made.folder)]
+            self.assertEqual(min(losses), losses[-1])
+            self.assertEqual(made.summary["best"], best)
+            self.succeed("train --progress off --resume-with steps=none --resume", made.folder)
+            self.assertEqual(made.summary["best"], {"epoch": 2, "step": 14})
+        equal = self.train(DATA, "--validation 0.3 --monitor score --learning-rate 1e-7 --epochs 1 --steps 3", name="equal")
+        self.assertEqual(equal.summary["best"], {"epoch": 1, "step": 3})
+        self.succeed("train --progress off --resume-with steps=none --resume", equal.folder)
+        self.assertEqual(equal.summary["best"], {"epoch": 1, "step": 7})  # not compared with its own first steps
+
     def test_a_continued_run_compares_no_other_figure(self):
         """A loss above 1 would be better than any accuracy."""
         made = self.train(DATA, SPLIT, "--epochs 1 --learning-rate 1e-5")

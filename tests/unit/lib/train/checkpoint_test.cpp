@@ -141,17 +141,18 @@ TEST_CASE("ranks that go on keep the records before the newest checkpoint", "[ru
     record(directory, 6, 8);
     directory.flush();
   }
-  const Continued loss = {.checkpoint = "", .steps = 1, .epochs = 0, .in_place = true};
+  const Continued loss = {.checkpoint = "", .steps = 1, .in_place = true};
   {
     auto directory = open(loss);
     CHECK(directory.recorded_steps() == 5);
     CHECK(directory.recorded_epochs() == 2);
     record(directory, 2, 3);
   }
-  // Resumed from an older checkpoint: the records no longer reach the newer one.
-  open(Continued{.checkpoint = "", .steps = 3, .epochs = 1});
+  // A job that found the run before the checkpoint was saved.
+  const Continued late = {.checkpoint = "", .steps = 3, .position = {.epoch = 1}};
+  CHECK_THROWS_WITH(open(late), Catch::Contains("has continued this run meanwhile, to step 5"));
   auto directory = open(loss);
-  CHECK(directory.recorded_steps() == 3);
+  CHECK(directory.recorded_steps() == 5);
   record(directory, 2, 10);
   directory.flush();
   const RecordedRun run = read_run(path);
