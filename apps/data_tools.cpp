@@ -347,18 +347,17 @@ TableTexts texts_of(const std::vector<data::RecordFiles>& files,
   return texts;
 }
 
-/// Copies `records` records of the table in `files`: those in `ids`, or, if these are null, the
-/// first ones.
-data::FinishedFiles copy_part(const std::vector<data::RecordFiles>& files,
-                              const data::TableOptions& table, std::uint64_t records,
-                              const std::vector<std::uint64_t>* ids, const data::Target& target) {
+/// Copies the records of `part`, which are in the table in `files`.
+data::FinishedFiles copy_part(const data::Source& part, const std::vector<data::RecordFiles>& files,
+                              const data::TableOptions& table, const data::Target& target) {
   TableTexts texts = texts_of(files, table);
+  const auto* const split = dynamic_cast<const data::SubsetSource*>(&part);  // null: not split
   std::vector<std::string> header;
   if (table.has_header) header = texts.chosen_names();
   std::uint64_t read = 0;
   return data::finish_texts(
-      target, records, header, [&](std::uint64_t index) -> const std::vector<std::string>& {
-        const std::uint64_t wanted = ids == nullptr ? index : (*ids)[index];  // ascends
+      target, part.records(), header, [&](std::uint64_t index) -> const std::vector<std::string>& {
+        const std::uint64_t wanted = split == nullptr ? index : split->ids()[index];  // ascends
         const std::vector<std::string>* fields = nullptr;
         for (; read <= wanted; ++read) {
           fields = texts.next();
@@ -373,21 +372,12 @@ data::FinishedFiles copy_part(const std::vector<data::RecordFiles>& files,
 /// Copies both parts of a table.
 std::vector<data::FinishedFiles> copy_parts(const Origin& from, const data::Target& train,
                                             const data::Target& test) {
-  const data::DataSetOptions& options = from.options;
-  const bool is_split = options.test_split.has_value();
-  data::SplitRecords split;
-  if (is_split) {
-    TableTexts all = texts_of(from.files.train, *options.table);
-    std::uint64_t records = 0;
-    while (all.next() != nullptr) ++records;
-    split = data::split_records(records, *options.test_split, options.seed, data::Split::test);
-  }
+  const data::TableOptions& table = *from.options.table;
   std::vector<data::FinishedFiles> parts;
-  parts.push_back(copy_part(from.files.train, *options.table, from.set.train->records(),
-                            is_split ? &split.others : nullptr, train));
+  parts.push_back(copy_part(*from.set.train, from.files.train, table, train));
   if (from.set.test == nullptr) return parts;
-  parts.push_back(copy_part(is_split ? from.files.train : from.files.test, *options.table,
-                            from.set.test->records(), is_split ? &split.taken : nullptr, test));
+  const auto& files = from.options.test_split ? from.files.train : from.files.test;
+  parts.push_back(copy_part(*from.set.test, files, table, test));
   return parts;
 }
 

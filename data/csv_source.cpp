@@ -160,10 +160,9 @@ void CsvSource::assign_roles(bool needs_labels) {
   roles_.resize(names.size());
   label_column_ = names.size();
   for (std::size_t i = 0; i < labels.size(); ++i) {
-    const auto found = std::find(names.begin(), names.end(), labels[i]);
-    if (found != names.end()) {
+    if (const auto found = index_of(names, labels[i])) {
       const bool is_class = schema_ == nullptr || schema_->targets.empty();
-      label_column_ = static_cast<std::size_t>(found - names.begin());
+      label_column_ = *found;
       roles_[label_column_] = {.kind = is_class ? Role::Kind::label : Role::Kind::target,
                                .feature = i};
     } else if (needs_labels) {
@@ -189,10 +188,8 @@ void CsvSource::assign_roles(bool needs_labels) {
 }
 
 void CsvSource::assign_weight(const std::string& place) {
-  const auto& names = header_.names;
-  const auto found = std::find(names.begin(), names.end(), schema_->weight);
-  if (found != names.end()) {
-    roles_[static_cast<std::size_t>(found - names.begin())].kind = Role::Kind::weight;
+  if (const auto found = index_of(header_.names, schema_->weight)) {
+    roles_[*found].kind = Role::Kind::weight;
   } else if (needs_labels_) {
     throw DataError(place + ": no column of the header is named " + in_quotes(schema_->weight) +
                         ", which has the weights of the training set",
@@ -202,9 +199,9 @@ void CsvSource::assign_weight(const std::string& place) {
 
 void CsvSource::assign_columns(const std::string& place) {
   const auto& names = header_.names;
-  std::unordered_map<std::string_view, std::vector<std::size_t>> columns;  // last to first
-  for (std::size_t i = names.size(); i-- > 0;) {
-    if (roles_[i].kind == Role::Kind::ignored) columns[names[i]].push_back(i);
+  std::unordered_map<std::string_view, std::size_t> columns;  // names of the schema are unique
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (roles_[i].kind == Role::Kind::ignored) columns.emplace(names[i], i);
   }
   std::vector<std::string> missing;
   std::size_t feature = 0;
@@ -213,13 +210,12 @@ void CsvSource::assign_columns(const std::string& place) {
     const TableColumn& column = schema_->columns[s];
     auto& words = category_of_.emplace_back();
     for (std::size_t i = 0; i < column.categories.size(); ++i) words[column.categories[i]] = i;
-    auto& of_name = columns[column.name];
-    if (of_name.empty()) {
+    const auto found = columns.extract(column.name);
+    if (found.empty()) {
       missing.push_back(column.name);
       continue;
     }
-    const std::size_t at = of_name.back();
-    of_name.pop_back();
+    const std::size_t at = found.mapped();
     const bool is_number = column.categories.empty();
     roles_[at] = {.kind = is_number ? Role::Kind::number : Role::Kind::category,
                   .feature = feature,
@@ -230,8 +226,8 @@ void CsvSource::assign_columns(const std::string& place) {
   }
   if (!missing.empty()) {
     std::vector<std::string> unused;
-    for (const auto& name : names) {
-      if (!name.empty() && !columns[name].empty()) unused.push_back(name);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (!names[i].empty() && roles_[i].kind == Role::Kind::ignored) unused.push_back(names[i]);
     }
     throw_missing_columns(place, missing, names, unused);
   }
@@ -392,7 +388,8 @@ std::int32_t CsvSource::parse_row(std::string_view row, std::span<float> x, cons
 void CsvSource::scan(const OpeningRanks* ranks) {
   std::optional<std::vector<std::string_view>> parts;
   if (!limit_) {  // with a limit most of the file is not read
-    parts = scan_parts(content_, "records", ranks, [&](const CsvPart& part) {
+    const std::string schema = schema_ == nullptr ? "" : " " + to_hex(hash_of(*schema_));
+    parts = scan_parts(content_, "records" + schema, ranks, [&](const CsvPart& part) {
       scan(part);
       return findings();
     });

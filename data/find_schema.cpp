@@ -58,8 +58,7 @@ std::string name_label(const std::vector<std::string>& names, const TableOptions
 std::size_t find_label(const CsvHeader& header, const TableOptions& options,
                        const std::string& wanted, const std::string& place) {
   const auto& names = header.names;
-  const auto found = std::find(names.begin(), names.end(), wanted);
-  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  if (const auto found = index_of(names, wanted)) return *found;
   const auto columns = static_cast<std::int64_t>(names.size());
   if (const auto number = parse_whole(wanted)) {
     const std::int64_t at = *number < 0 ? columns + *number : *number - 1;
@@ -152,7 +151,8 @@ class SchemaFinder {
     auto labels_before = labels_;
     for (FoundLabels& labels : labels_) labels = {.column = labels.column};
     const std::uint64_t records_before = std::exchange(records_, 0);
-    const auto parts = scan_parts(content, "columns", ranks_, [&](const CsvPart& part) {
+    const std::string what = "columns " + joined(names_, ",", csv_field);  // order of findings
+    const auto parts = scan_parts(content, what, ranks_, [&](const CsvPart& part) {
       scan(content, header.separator, part);
       return findings();
     });

@@ -82,7 +82,8 @@ CsvPart first_record(Content& content, std::uint64_t from, Counts before) {
 
 }  // namespace
 
-std::optional<CsvPart> part_to_scan(Content& content, const char* what, const OpeningRanks* ranks) {
+std::optional<CsvPart> part_to_scan(Content& content, std::string_view what,
+                                    const OpeningRanks* ranks) {
   if (ranks == nullptr || ranks->ranks == 1) return std::nullopt;
   const auto all = static_cast<std::uint64_t>(ranks->ranks);
   const auto me = static_cast<std::uint64_t>(ranks->rank);

@@ -114,7 +114,7 @@ std::size_t find_paths(CsvTexts& rows, const TableOptions& options, std::size_t 
 }
 
 std::size_t column_named(const std::vector<std::string>& names, const std::string& name) {
-  return static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  return index_of(names, name).value_or(names.size());
 }
 
 bool have_picture(const std::vector<std::string>& names) {

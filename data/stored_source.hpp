@@ -210,6 +210,9 @@ class SubsetSource final : public Source {
   /// `ids` ascend; at least one. `name` tells the subset from others in identity().
   SubsetSource(std::shared_ptr<Source> whole, std::vector<std::uint64_t> ids, std::string name);
 
+  /// The index in the whole source of each record.
+  const std::vector<std::uint64_t>& ids() const noexcept { return ids_; }
+
   std::uint64_t records() const noexcept override { return ids_.size(); }
   std::size_t features() const noexcept override { return whole_->features(); }
   float divisor() const noexcept override { return whole_->divisor(); }

@@ -61,33 +61,30 @@ namespace {
 
 constexpr std::size_t write_chunk_bytes = std::size_t{1} << 20;
 
-}  // namespace
-
 /// Writes a file in chunks of about 1 MB. All members throw OutputError.
 class BufferedFile {
  public:
-  explicit BufferedFile(const std::filesystem::path& path) : file_(path) {}
+  explicit BufferedFile(const std::filesystem::path& path)
+      : file_(std::make_unique<NewFile>(path)) {}
 
   std::vector<std::uint8_t>& buffer() noexcept { return buffer_; }
 
   /// Writes the buffer to the file if it is full enough.
   void flush_some() {
     if (buffer_.size() < write_chunk_bytes) return;
-    file_.write(std::as_bytes(std::span(buffer_)));
+    file_->write(std::as_bytes(std::span(buffer_)));
     buffer_.clear();
   }
 
-  /// Writes the rest, syncs the file to disk and closes it.
-  void finish() {
-    file_.write(std::as_bytes(std::span(buffer_)));
-    file_.finish();
-    std::exchange(buffer_, {});
+  /// Writes the rest, syncs the file to disk, closes it and returns it.
+  std::unique_ptr<NewFile> finish() {
+    file_->write(std::as_bytes(std::span(buffer_)));
+    file_->finish();
+    return std::move(file_);
   }
 
-  void publish() { file_.publish(); }
-
  private:
-  NewFile file_;
+  std::unique_ptr<NewFile> file_;
   std::vector<std::uint8_t> buffer_;
 };
 
@@ -106,14 +103,10 @@ class FormatWriter {
     if (labels_) labels_->flush_some();
   }
 
-  void finish() {
-    records_.finish();
-    if (labels_) labels_->finish();
-  }
-
-  void publish() {
-    records_.publish();
-    if (labels_) labels_->publish();
+  /// Appends the complete files to `files`.
+  void finish(std::vector<std::unique_ptr<NewFile>>& files) {
+    files.push_back(records_.finish());
+    if (labels_) files.push_back(labels_->finish());
   }
 
  protected:
@@ -125,22 +118,13 @@ class FormatWriter {
   std::optional<BufferedFile> labels_;
 };
 
-namespace {
-
 /// Writes a header if the format has one, then features and labels.
 class RecordWriter : public FormatWriter {
  public:
-  RecordWriter(const RecordFiles& files, Element element)
-      : FormatWriter(files), element_(element) {}
+  using FormatWriter::FormatWriter;
 
   /// Appends record `index`. Throws ConfigError if the format cannot store it.
   virtual void add(std::uint64_t index, std::span<const float> features, std::int32_t label) = 0;
-
- protected:
-  Element element() const noexcept { return element_; }
-
- private:
-  Element element_;
 };
 
 using Bytes = std::vector<std::uint8_t>;
@@ -181,7 +165,7 @@ void put_features(Bytes& bytes, Element element, std::span<const float> features
 class IdxWriter final : public RecordWriter {
  public:
   IdxWriter(const RecordFiles& files, const RecordShape& what)
-      : RecordWriter(files, what.element), path_(files.records) {
+      : RecordWriter(files), path_(files.records) {
     constexpr std::uint64_t max = std::numeric_limits<std::uint32_t>::max();
     constexpr std::size_t max_dims = 3;
     bool fits = what.records <= max && !what.dims.empty() && what.dims.size() <= max_dims;
@@ -217,7 +201,7 @@ class IdxWriter final : public RecordWriter {
 
 class CsvWriter final : public RecordWriter {
  public:
-  CsvWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what.element) {
+  CsvWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files) {
     if (what.features() >= max_csv_columns) {
       throw ConfigError(files.records + ": a CSV file has at most " + grouped(max_csv_columns) +
                             " columns, but there are " + grouped(what.features()) +
@@ -243,7 +227,8 @@ class CsvWriter final : public RecordWriter {
 
 class NpyWriter final : public RecordWriter {
  public:
-  NpyWriter(const RecordFiles& files, const RecordShape& what) : RecordWriter(files, what.element) {
+  NpyWriter(const RecordFiles& files, const RecordShape& what)
+      : RecordWriter(files), element_(what.element) {
     std::vector<std::uint64_t> shape = {what.records};
     put_text(labels(), npy_header("<i4", shape));
     shape.insert(shape.end(), what.dims.begin(), what.dims.end());
@@ -251,21 +236,25 @@ class NpyWriter final : public RecordWriter {
   }
 
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
-    put_features(records(), element(), features);
+    put_features(records(), element_, features);
     put_little(labels(), static_cast<std::uint32_t>(label));
   }
+
+ private:
+  Element element_;
 };
 
 class TfRecordWriter final : public RecordWriter {
  public:
-  using RecordWriter::RecordWriter;
+  TfRecordWriter(const RecordFiles& files, Element element)
+      : RecordWriter(files), element_(element) {}
 
   void add(std::uint64_t, std::span<const float> features, std::int32_t label) override {
     list_.clear();
     values_.clear();
-    put_features(values_, element(), features);
+    put_features(values_, element_, features);
     put_field(list_, 1, values_);  // of a BytesList, or of a FloatList, packed
-    make_feature(element() == Element::byte ? 1 : 2);
+    make_feature(element_ == Element::byte ? 1 : 2);
     features_.clear();
     add_entry("image");
     values_.clear();
@@ -315,6 +304,7 @@ class TfRecordWriter final : public RecordWriter {
     put_little(out, masked(crc32c(example_)));
   }
 
+  Element element_;
   Bytes values_, list_, feature_, entry_, features_, example_;
 };
 
@@ -353,7 +343,7 @@ template <class Make, class Add>
 FinishedFiles finish_files(const Target& target, std::uint64_t records, Make make, Add add) {
   require_files(target, records);
   const auto paths = files_of(target);
-  std::vector<std::unique_ptr<FormatWriter>> writers;
+  std::vector<std::unique_ptr<NewFile>> finished;
   for (std::uint64_t file = 0; file < target.files; ++file) {
     const std::uint64_t first = share_begin(records, file, target.files);
     const std::uint64_t last = share_begin(records, file + 1, target.files);
@@ -362,21 +352,15 @@ FinishedFiles finish_files(const Target& target, std::uint64_t records, Make mak
       add(*writer, index);
       writer->flush_some();
     }
-    writer->finish();
-    writers.push_back(std::move(writer));
+    writer->finish(finished);
   }
-  return FinishedFiles(std::move(writers));
+  return FinishedFiles(std::move(finished));
 }
 
 }  // namespace
 
-FinishedFiles::FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers)
-    : writers_(std::move(writers)) {}
-FinishedFiles::FinishedFiles(FinishedFiles&& other) noexcept = default;
-FinishedFiles::~FinishedFiles() = default;
-
 void FinishedFiles::publish() {
-  for (const auto& writer : writers_) writer->publish();
+  for (const auto& file : files_) file->publish();
 }
 
 void require_files(const Target& target, std::uint64_t records) {

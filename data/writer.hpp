@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/files.hpp"
@@ -14,8 +15,6 @@
 #include "lockstep/data/source.hpp"
 
 namespace lockstep::data {
-class FormatWriter;
-
 /// True for idx, csv, npy and tfrecord; the others are only read.
 constexpr bool is_writable(Format format) noexcept { return format <= Format::tfrecord; }
 
@@ -45,16 +44,13 @@ using RecordAt = std::function<std::int32_t(std::uint64_t index, std::span<float
 /// Complete files under temporary names; the destructor deletes them unless published.
 class FinishedFiles {
  public:
-  explicit FinishedFiles(std::vector<std::unique_ptr<FormatWriter>> writers);
-  FinishedFiles(FinishedFiles&& other) noexcept;
-  FinishedFiles& operator=(FinishedFiles&&) = delete;
-  ~FinishedFiles();
+  explicit FinishedFiles(std::vector<std::unique_ptr<NewFile>> files) : files_(std::move(files)) {}
 
   /// Renames the files to their final names, one by one. Throws OutputError.
   void publish();
 
  private:
-  std::vector<std::unique_ptr<FormatWriter>> writers_;
+  std::vector<std::unique_ptr<NewFile>> files_;
 };
 
 /// Writes `shape.records` records. Calls `record` in order; each file holds a contiguous run, and
@@ -63,9 +59,10 @@ class FinishedFiles {
 /// Formats  bytes stay bytes in IDX, NPY (|u1) and TFRecord (one bytes value); numbers are float32
 ///          in NPY and TFRecord. CSV writes the shortest decimal text that reads back as the same
 ///          float32. IDX can store only integers of 0 to 255.
-/// Streams  uses about 1 MB of memory. On return all files are complete and synced to disk;
-///          FinishedFiles::publish renames them. On an earlier failure, including exceptions of
-///          `record`, existing files are unchanged and temporary files are deleted.
+/// Streams  holds about 1 MB and a few records for the files that are being written, for any number
+///          of `files`. On return all are complete and synced to disk; FinishedFiles::publish
+///          renames them. On an earlier failure, including exceptions of `record`, existing files
+///          are unchanged and temporary files are deleted.
 /// Errors   throws OutputError with the path and the system's reason; ConfigError for records that
 ///          the format cannot store, and what require_files throws.
 FinishedFiles finish_records(const Target& target, const RecordShape& shape,

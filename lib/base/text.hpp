@@ -83,6 +83,14 @@ bool contains(const Elements& elements, const Value& value) {
   return std::find(std::begin(elements), std::end(elements), value) != std::end(elements);
 }
 
+/// The index of the first of `elements` that is `value`; nullopt if none is.
+template <class Elements, class Value>
+std::optional<std::size_t> index_of(const Elements& elements, const Value& value) {
+  const auto found = std::find(std::begin(elements), std::end(elements), value);
+  if (found == std::end(elements)) return std::nullopt;
+  return static_cast<std::size_t>(found - std::begin(elements));
+}
+
 /// The value of an enumeration whose values 0, 1, ... are called names[0], names[1], ...
 template <class Enum, std::size_t N>
 std::optional<Enum> named(const std::array<const char*, N>& names, std::string_view name) noexcept {
@@ -121,8 +129,9 @@ std::optional<T> number_in(std::string_view text) noexcept;
 std::uint64_t parse_count(std::string_view text, std::uint64_t min,
                           std::uint64_t max = std::numeric_limits<std::int64_t>::max());
 
-/// The candidate with the fewest edits from `word`, in lower case, if that is at most a third of
-/// its length (and at least two): the likely intended word.
+/// The candidate with the fewest edits from `word`, in lower case: the likely intended word. At
+/// most one edit for up to four letters, two for up to eight, else a third of the length. An edit
+/// inserts, deletes or replaces a letter, or swaps two neighbours.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 /// The remedy for an unknown word: "did you mean 'guess'?"; without a guess, `otherwise`.

@@ -70,22 +70,26 @@ data::OpeningRanks opening(comm::Exchange& exchange, Gathered* gathered = nullpt
           .least_bytes = 0};
 }
 
+/// What this rank finds at `path`.
+Seen seen(comm::Communicator& comm, const std::string& path, const data::DataSetOptions& given,
+          Gathered* gathered = nullptr) {
+  Seen all;
+  comm::together(comm, [&](comm::Exchange& exchange) {
+    const auto with = opening(exchange, gathered);
+    data::DataSetOptions options = given;
+    options.ranks = &with;
+    const auto set = data::open_data_set(path, options);
+    for (const auto* part : {&set.train, &set.test, &set.validation}) {
+      if (*part) all.add(**part);
+    }
+  });
+  return all;
+}
+
 /// What all ranks find at `path`, which must be equal.
 Seen seen(int ranks, const std::string& path, const data::DataSetOptions& given,
           Gathered* gathered = nullptr) {
-  return on_all(ranks, [&](comm::Communicator& comm) {
-    Seen all;
-    comm::together(comm, [&](comm::Exchange& exchange) {
-      const auto with = opening(exchange, gathered);
-      data::DataSetOptions options = given;
-      options.ranks = &with;
-      const auto set = data::open_data_set(path, options);
-      for (const auto* part : {&set.train, &set.test, &set.validation}) {
-        if (*part) all.add(**part);
-      }
-    });
-    return all;
-  });
+  return on_all(ranks, [&](comm::Communicator& comm) { return seen(comm, path, given, gathered); });
 }
 
 data::DataSetOptions options_of(const data::TableOptions& table) {
@@ -273,6 +277,29 @@ TEST_CASE("ranks with other files, or that fail, leave none waiting", "[data][ta
       refusal(3,
               [&](comm::Communicator& comm) { open(comm, comm.rank() == 1 ? path(9) : path(0)); }),
       Contains("rank 1 on ") && Contains("9: no such file or folder"));
+}
+
+TEST_CASE("ranks with different first files find the schemas of their own files", "[data][table]") {
+  const TemporaryFolder folder;
+  const auto path = [&](int rank) { return (folder.path() / std::to_string(rank)).string(); };
+  // On rank 0 numbers to predict, on rank 1 classes, and other columns first.
+  const std::vector<std::string> first = {"a,b,label\n1,red,1.5\n", "b,a,label\nred,1,1\n"};
+  std::string next = "a,b,label\n";
+  for (int i = 0; i < 40; ++i) {
+    next += std::to_string(i) + (i < 30 ? ",red," : ",blue,") + std::to_string(i % 2) + "\n";
+  }
+  for (const int rank : {0, 1}) {
+    const std::string name = std::to_string(rank);
+    std::filesystem::create_directory(path(rank));
+    folder.write(name + "/train-1.csv", bytes_of(first[static_cast<std::size_t>(rank)]));
+    folder.write(name + "/train-2.csv", bytes_of(next));
+    folder.write(name + "/test.csv", bytes_of(next));
+  }
+  const auto found = per_rank(
+      2, [&](comm::Communicator& comm) { return seen(comm, path(comm.rank()), options_of({})); });
+  for (const int rank : {0, 1}) {
+    CHECK(found[static_cast<std::size_t>(rank)] == seen(1, path(rank), options_of({})));
+  }
 }
 
 }  // namespace
