@@ -1,6 +1,7 @@
 #include "lockstep/collectives/agreement.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <map>
 #include <new>
@@ -171,14 +172,38 @@ constexpr std::uint64_t ended = std::numeric_limits<std::uint64_t>::max();  // i
 }  // namespace
 
 std::optional<std::vector<std::string_view>> Exchange::gather(std::string_view mine) {
+  if (broken_) std::rethrow_exception(broken_);
   if (has_ended_) return std::nullopt;
-  const auto sizes = gather_number(comm_, mine.size());
-  has_ended_ = contains(sizes, ended);
-  if (has_ended_) return std::nullopt;
-  return gather_sized(comm_, mine, sizes, texts_);
+  try {
+    const auto sizes = gather_number(comm_, mine.size());
+    has_ended_ = contains(sizes, ended);
+    if (!has_ended_) grow(*std::max_element(sizes.begin(), sizes.end()));
+    if (has_ended_) return std::nullopt;
+    return gather_sized(comm_, mine, sizes, texts_);
+  } catch (const CommError&) {
+    broken_ = std::current_exception();
+    throw;
+  }
+}
+
+/// Makes texts_, whose length is the same on all ranks, hold a text of `longest` bytes from each of
+/// them. If one has no memory for that, the exchange ends on all. Throws std::bad_alloc.
+/// Collective.
+void Exchange::grow(std::size_t longest) {
+  const std::size_t bytes = static_cast<std::size_t>(comm_.size()) * longest;
+  if (bytes <= texts_.size()) return;
+  bool has_grown = true;
+  try {
+    texts_.resize(bytes);
+  } catch (const std::exception&) {
+    has_grown = false;
+  }
+  has_ended_ = !comm_.all_agree(has_grown);
+  if (!has_grown) throw std::bad_alloc();
 }
 
 void Exchange::end() {
+  if (broken_) std::rethrow_exception(broken_);
   if (!has_ended_) gather_number(comm_, ended);
   has_ended_ = true;
 }

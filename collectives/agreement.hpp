@@ -2,11 +2,15 @@
 // settings. What ends the job after any other exception: lib/launch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -43,26 +47,43 @@ class Exchange {
   int size() const noexcept { return comm_.size(); }
 
   /// The texts of all ranks in rank order, as gather_text() gives them, valid until the next call;
-  /// nullopt, on all ranks and for good, once one of them has ended. Collective.
+  /// nullopt, on all ranks and for good, once one of them has ended. A rank without the memory for
+  /// them throws std::bad_alloc, and has then ended. Collective.
   std::optional<std::vector<std::string_view>> gather(std::string_view mine);
 
-  /// For together(): this rank gathers no more. Collective with gather() and end() of the others.
+  /// For together(): this rank gathers no more. Throws the CommError that gather() has thrown, if
+  /// any. Collective with gather() and end() of the others.
   void end();
 
  private:
+  void grow(std::size_t longest);
+
   Communicator& comm_;
   std::vector<std::uint8_t> texts_ = {};
-  bool has_ended_ = false;  // on some rank, and all ranks know
+  bool has_ended_ = false;               // on some rank; the same on all ranks
+  std::exception_ptr broken_ = nullptr;  // the CommError of comm_, which is unusable since
 };
 
 /// The same for work that ranks share: it communicates by the Exchange alone.
 ///
 /// All ranks call its gather() equally often, in the same order, unless one fails or ends earlier.
+/// Errors   those of the other together(); a CommError of gather() as it is.
 /// Ranks    collective; without a failure one all_gather of 8 bytes per rank, and one all_agree.
 void together(Communicator& comm, const std::function<void(Exchange&)>& shared_work);
 
 /// The numbers of all ranks in rank order, on every rank. Collective.
 std::vector<std::uint64_t> gather_number(Communicator& comm, std::uint64_t mine);
+
+/// The same of a struct, which is copied as bytes. Collective.
+template <class T>
+std::vector<T> gather_each(Communicator& comm, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(comm.size()));
+  all[static_cast<std::size_t>(comm.rank())] = mine;
+  const auto bytes = std::as_writable_bytes(std::span(all));
+  comm.all_gather(std::span(&bytes, 1));
+  return all;
+}
 
 /// The texts of all ranks in rank order, on every rank. Collective.
 ///

@@ -35,8 +35,8 @@ struct RankLost : CommError {
   using CommError::CommError;
 };
 
-/// A collective waits for a rank whose program has returned or destroyed the communicator. Thrown
-/// by threads and shared memory.
+/// A collective waits for a rank whose program has returned or, in shared memory, has destroyed the
+/// communicator. Thrown by threads and shared memory.
 struct RankLeft : CommError {
   RankLeft(const std::string& collective, int world_rank);
 };
@@ -125,10 +125,12 @@ Place place_among(const std::vector<int>& nodes, int rank, const std::string& ho
 /// Threads  one thread per communicator, the one that created it.
 /// Errors   throws CommError; std::invalid_argument where documented. For a rank that has finished,
 ///          threads and shared memory throw RankLeft, and TCP RankLost; over MPI the job then ends
-///          with code 86 (run_replicas).
-/// Counts   threads, shared memory and TCP report counts that differ between ranks. MPI does not,
-///          and corrupts memory: compare sizes that depend on user input with require_equal
-///          (agreement.hpp).
+///          with code 86 (run_replicas). With threads a rank has finished when its program returns:
+///          one that destroys a communicator made by split() does not release the ranks that wait
+///          for it there.
+/// Counts   threads, shared memory and TCP report counts that differ between ranks, TCP between
+///          those that exchange data. MPI does not, and corrupts memory: compare sizes that depend
+///          on user input with require_equal (agreement.hpp).
 class Communicator {
  public:
   Communicator(const Communicator&) = delete;

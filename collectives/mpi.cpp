@@ -1,6 +1,7 @@
 #include "lockstep/collectives/mpi.hpp"
 
 #include <mpi.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -128,7 +129,14 @@ struct MpiCommunicator::State {
     check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node.comm), "MPI_Bcast");
     std::vector<int> nodes(static_cast<std::size_t>(size));
     check_mpi(MPI_Allgather(&lowest, 1, MPI_INT, nodes.data(), 1, MPI_INT, comm), "MPI_Allgather");
-    return place_among(nodes, rank, processor_name());
+    Place place = place_among(nodes, rank, processor_name());
+    // Not cores_of(): the numbers of processes differ between containers.
+    cpu_set_t cores;
+    if (::sched_getaffinity(0, sizeof cores, &cores) != 0) CPU_ZERO(&cores);
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof cores, MPI_BYTE, MPI_BOR, node.comm),
+              "MPI_Allreduce");
+    place.cores = CPU_COUNT(&cores);
+    return place;
   }
 };
 
@@ -228,44 +236,41 @@ void MpiCommunicator::do_all_gather(Elements values) {
             "MPI_Allgather");
 }
 
-// Long blocks are sent in several calls, each with a packed slice of every block.
+/// Sends to rank `to` as much as it receives from rank `from`, in slices.
+void MpiCommunicator::exchange(const std::byte* send, int to, Elements receive, int from) {
+  const MPI_Datatype type = datatype(receive.type);
+  for_each_slice(receive, elements_per_call_, [&](std::byte* data, int count) {
+    check_mpi(MPI_Sendrecv(send + (data - receive.data), count, type, to, 0, data, count, type,
+                           from, 0, state_->comm, MPI_STATUS_IGNORE),
+              "MPI_Sendrecv");
+  });
+}
+
+// A slice of every block is not contiguous, so ranks exchange long blocks in pairs. The limit
+// applies to the total count, as in do_all_gather().
 void MpiCommunicator::do_all_to_all(const std::byte* send, Elements receive) {
   const InCollective here(*state_, "all_to_all");
-  const auto ranks = static_cast<std::size_t>(size());
-  const std::size_t block = receive.count / ranks;
-  const auto exchange = [&](const std::byte* from, std::byte* to, std::size_t count) {
+  const std::size_t block = receive.count / static_cast<std::size_t>(size());
+  if (receive.count <= elements_per_call_) {
     const MPI_Datatype type = datatype(receive.type);
-    const int each = static_cast<int>(count);
-    check_mpi(MPI_Alltoall(from, each, type, to, each, type, state_->comm), "MPI_Alltoall");
-  };
-  if (receive.count <= elements_per_call_) return exchange(send, receive.data, block);
-  const std::size_t bytes = width(receive.type);
-  const std::size_t max = std::max<std::size_t>(1, elements_per_call_ / ranks);
-  std::vector<std::byte> out(ranks * max * bytes);
-  std::vector<std::byte> in(out.size());
-  for (std::size_t first = 0; first < block; first += max) {
-    const std::size_t count = std::min(max, block - first);
-    const auto at = [&](std::size_t rank) { return (rank * block + first) * bytes; };
-    for (std::size_t r = 0; r < ranks; ++r) {
-      std::memcpy(out.data() + r * count * bytes, send + at(r), count * bytes);
-    }
-    exchange(out.data(), in.data(), count);
-    for (std::size_t r = 0; r < ranks; ++r) {
-      std::memcpy(receive.data + at(r), in.data() + r * count * bytes, count * bytes);
-    }
+    const int each = static_cast<int>(block);
+    check_mpi(MPI_Alltoall(send, each, type, receive.data, each, type, state_->comm),
+              "MPI_Alltoall");
+    return;
+  }
+  const std::size_t bytes = block * width(receive.type);
+  const auto at = [&](int rank) { return static_cast<std::size_t>(rank) * bytes; };
+  std::memcpy(receive.data + at(rank()), send + at(rank()), bytes);
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size();
+    const int from = (rank() + size() - step) % size();
+    exchange(send + at(to), to, {receive.data + at(from), block, receive.type}, from);
   }
 }
 
 void MpiCommunicator::do_shift(const std::byte* send, Elements receive) {
   const InCollective here(*state_, "shift");
-  const int next = (rank() + 1) % size();
-  const int previous = (rank() + size() - 1) % size();
-  const MPI_Datatype type = datatype(receive.type);
-  for_each_slice(receive, elements_per_call_, [&](std::byte* data, int count) {
-    check_mpi(MPI_Sendrecv(send + (data - receive.data), count, type, next, 0, data, count, type,
-                           previous, 0, state_->comm, MPI_STATUS_IGNORE),
-              "MPI_Sendrecv");
-  });
+  exchange(send, (rank() + 1) % size(), receive, (rank() + size() - 1) % size());
 }
 
 namespace {

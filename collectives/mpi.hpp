@@ -58,6 +58,7 @@ class MpiCommunicator final : public Communicator {
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
   void broadcast_slices(Elements values, int root);
+  void exchange(const std::byte* send, int to, Elements receive, int from);
 
   struct State;  // the MPI_Comm: this header needs no mpi.h
   class InCollective;

@@ -80,6 +80,7 @@ class RegionMemory final : public std::pmr::memory_resource {
 ///          ranks than cores that they may use.
 /// Errors   those of DirectCommunicator; RankLost within milliseconds of the end of any rank's
 ///          process, and RankLeft of that of its communicator, whichever rank this one waits for.
+///          A communicator made by split() reports the ends of its own ranks only.
 class SharedCommunicator final : public DirectCommunicator {
  public:
   /// The ranks are those of `wire` with this rank's `place.node`, in order; `place` must be

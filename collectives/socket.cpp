@@ -172,9 +172,12 @@ std::vector<Contact> share_contacts(Communicator& wire, const std::string& port)
 }
 
 std::array<std::uint64_t, 2> shared_key(Communicator& wire) {
-  std::random_device random;
   std::array<std::uint64_t, 2> key{};
-  for (auto& word : key) word = std::uint64_t{random()} << 32 | random();
+  together(wire, [&] {
+    if (wire.rank() != 0) return;
+    std::random_device random;
+    for (auto& word : key) word = std::uint64_t{random()} << 32 | random();
+  });
   wire.broadcast(std::span<std::uint64_t>(key));
   return key;
 }

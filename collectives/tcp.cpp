@@ -21,29 +21,30 @@ int index_in(const std::vector<int>& members, int member) {
 }  // namespace
 
 TcpCommunicator::TcpCommunicator(Communicator& wire)
-    : TcpCommunicator(std::make_shared<TcpMesh>(wire), wire.place().host) {
+    : TcpCommunicator(std::make_shared<TcpMesh>(wire), wire.place()) {
   number_like(wire);
 }
 
-TcpCommunicator::TcpCommunicator(const std::shared_ptr<TcpMesh>& mesh, const std::string& host)
-    : TcpCommunicator(mesh, mesh->members(), host) {}
+TcpCommunicator::TcpCommunicator(const std::shared_ptr<TcpMesh>& mesh, const Place& like)
+    : TcpCommunicator(mesh, mesh->members(), like) {}
 
 TcpCommunicator::TcpCommunicator(std::shared_ptr<TcpMesh> mesh, std::vector<int> members,
-                                 const std::string& host)
+                                 const Place& like)
     : Communicator(index_in(members, mesh->rank()), static_cast<int>(members.size())),
       mesh_(std::move(mesh)),
       members_(std::move(members)) {
   std::vector<int> nodes;
   nodes.reserve(members_.size());
   for (const int member : members_) nodes.push_back(mesh_->node(member));
-  place_ = place_among(nodes, rank(), host);
+  place_ = place_among(nodes, rank(), like.host);
+  place_.cores = like.cores;
 }
 
 std::unique_ptr<Communicator> TcpCommunicator::living() {
   mesh_->connect_living();
   std::vector<int> ranks;
   for (const int member : mesh_->members()) ranks.push_back(index_in(members_, member));
-  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(mesh_, place_.host));
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(mesh_, place_));
   made->number_like(*this, ranks);
   return made;
 }
@@ -52,11 +53,11 @@ std::unique_ptr<Communicator> TcpCommunicator::do_split(const Subgroup& part) {
   std::vector<int> members;
   members.reserve(part.ranks.size());
   for (const int rank : part.ranks) members.push_back(members_[static_cast<std::size_t>(rank)]);
-  return std::unique_ptr<Communicator>(new TcpCommunicator(mesh_, std::move(members), place_.host));
+  return std::unique_ptr<Communicator>(new TcpCommunicator(mesh_, std::move(members), place_));
 }
 
 /// Sends send(rank) to each other rank, and receives receive(rank) from it. All ranks pass the same
-/// `kind` and `detail`, of which the lowest 8 bits are compared.
+/// `kind` and `detail`, whose lowest 16 bits are compared.
 template <class Send, class Receive>
 void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive) {
   transfers_.clear();
@@ -64,9 +65,7 @@ void TcpCommunicator::transfer(Kind kind, int detail, Send send, Receive receive
     const int peer = (rank() + step) % size();  // each rank starts at another peer
     transfers_.push_back({members_[static_cast<std::size_t>(peer)], send(peer), receive(peer)});
   }
-  const std::uint64_t call = ++calls_ << 16 | static_cast<std::uint64_t>(kind) << 8 |
-                             (static_cast<std::uint64_t>(detail) & 0xFF);
-  mesh_->transfer(call, transfers_);
+  mesh_->transfer({++calls_, kind, static_cast<std::uint16_t>(detail)}, transfers_);
 }
 
 void TcpCommunicator::do_all_gather(Elements values) {

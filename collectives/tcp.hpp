@@ -67,12 +67,21 @@ class TcpMesh {
     std::span<std::byte> receive;
   };
 
+  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, all_to_all, shift };
+
+  /// A collective, as both sides of a transfer compare it.
+  struct Call {
+    std::uint64_t number;  ///< from 1, in the communicator
+    Kind kind;
+    std::uint16_t detail;  ///< of all_reduce the Op, of broadcast the root
+  };
+
   /// Sends and receives all of `transfers`, at most one for each member, at the same time.
   ///
-  /// `call` identifies the collective; both sides of a transfer pass the same.
+  /// Both sides of a transfer pass the same `call`.
   /// Errors   throws RankLost if any member is lost, also one that is not in `transfers`, before
   ///          all of them are done; CommError if `call` or the lengths differ.
-  void transfer(std::uint64_t call, std::span<const Transfer> transfers);
+  void transfer(const Call& call, std::span<const Transfer> transfers);
 
  private:
   struct Peer {
@@ -109,7 +118,8 @@ class TcpMesh {
 /// Sums     in rank order, so their bits depend only on the number of ranks.
 /// Errors   RankLost when any rank of the mesh has ended, whichever rank this one waits for; within
 ///          some 3 seconds where a host does not answer any more. CommError where counts or kinds
-///          of calls differ between ranks.
+///          of calls differ between ranks that exchange data: after broadcasts with different roots
+///          it is often the next call that is reported.
 class TcpCommunicator final : public Communicator {
  public:
   /// The ranks of `wire`, which is used only in the constructor.
@@ -124,8 +134,8 @@ class TcpCommunicator final : public Communicator {
   std::unique_ptr<Communicator> living() override;
 
  private:
-  TcpCommunicator(const std::shared_ptr<TcpMesh>& mesh, const std::string& host);
-  TcpCommunicator(std::shared_ptr<TcpMesh> mesh, std::vector<int> members, const std::string& host);
+  TcpCommunicator(const std::shared_ptr<TcpMesh>& mesh, const Place& like);
+  TcpCommunicator(std::shared_ptr<TcpMesh> mesh, std::vector<int> members, const Place& like);
 
   void do_all_reduce(Elements values, Op op) override;
   void do_broadcast(Elements values, int root) override;
@@ -134,7 +144,7 @@ class TcpCommunicator final : public Communicator {
   void do_shift(const std::byte* send, Elements receive) override;
   std::unique_ptr<Communicator> do_split(const Subgroup& part) override;
 
-  enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, all_to_all, shift };
+  using Kind = TcpMesh::Kind;
   template <class Send, class Receive>
   void transfer(Kind kind, int detail, Send send, Receive receive);
 

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "lockstep/base/errors.hpp"
-#include "lockstep/base/hash.hpp"
 #include "lockstep/base/process.hpp"
 #include "lockstep/collectives/agreement.hpp"
 #include "lockstep/collectives/tcp.hpp"
@@ -382,6 +381,27 @@ struct Header {
 
 constexpr std::uint64_t end_of_stream = ~std::uint64_t{0};  // the call of the last header
 
+std::uint64_t to_number(const TcpMesh::Call& call) {
+  return call.number << 24 | static_cast<std::uint64_t>(call.kind) << 16 | call.detail;
+}
+
+/// "all_reduce (sum), call 7"
+std::string call_text(std::uint64_t number) {
+  static constexpr std::array kinds = {"all_reduce", "broadcast", "all_gather", "all_to_all",
+                                       "shift"};
+  static constexpr std::array ops = {" (sum)", " (min)", " (max)"};
+  const auto kind = static_cast<std::size_t>(number >> 16 & 0xFF);
+  const auto detail = static_cast<std::size_t>(number & 0xFFFF);
+  std::string text = kind < kinds.size() ? kinds[kind] : "an unknown collective";
+  if (kind == static_cast<std::size_t>(TcpMesh::Kind::all_reduce) && detail < ops.size()) {
+    text += ops[detail];
+  }
+  if (kind == static_cast<std::size_t>(TcpMesh::Kind::broadcast)) {
+    text += " (root " + std::to_string(detail) + ")";
+  }
+  return text + ", call " + std::to_string(number >> 24);
+}
+
 enum class Incoming { nothing, data, end };
 
 /// Checks a connection for data, without receiving it.
@@ -397,11 +417,11 @@ Incoming incoming_on(const Socket& socket) {
 /// One transfer under way.
 class TcpMesh::Stream {
  public:
-  Stream(TcpMesh& mesh, std::uint64_t call, const Transfer& transfer)
+  Stream(TcpMesh& mesh, const Call& call, const Transfer& transfer)
       : out_(mesh.peer(transfer.member).out.descriptor()),
         in_(mesh.peer(transfer.member).in.descriptor()),
-        header_{call, transfer.send.size()},
-        expected_{call, transfer.receive.size()},
+        header_{to_number(call), transfer.send.size()},
+        expected_{to_number(call), transfer.receive.size()},
         transfer_(transfer) {
     if (transfer.send.empty()) sent_ = sizeof(Header);
     if (transfer.receive.empty()) received_ = sizeof(Header);
@@ -464,10 +484,10 @@ class TcpMesh::Stream {
     if (arrived_.call == end_of_stream) lose(member(), "it has ended its part");
     if (arrived_.call == expected_.call && arrived_.bytes == expected_.bytes) return;
     const auto text = [](const Header& header) {
-      return std::to_string(header.bytes) + " bytes in call " + to_hex(header.call);
+      return std::to_string(header.bytes) + " bytes for " + call_text(header.call);
     };
     throw CommError("collective mismatch: rank " + std::to_string(member()) + " sends " +
-                    text(arrived_) + ", but " + text(expected_) + " are expected");
+                    text(arrived_) + ", but this one expects " + text(expected_));
   }
 
   int out_;
@@ -487,7 +507,7 @@ TcpMesh::~TcpMesh() {
   }
 }
 
-void TcpMesh::transfer(std::uint64_t call, std::span<const Transfer> transfers) {
+void TcpMesh::transfer(const Call& call, std::span<const Transfer> transfers) {
   std::vector<Stream> streams;
   streams.reserve(transfers.size());
   for (const Transfer& transfer : transfers) streams.emplace_back(*this, call, transfer);

@@ -1,5 +1,6 @@
 #include <stdexcept>
 
+#include "lockstep/base/process.hpp"
 #include "lockstep/collectives/mpi.hpp"
 #include "lockstep/collectives/shared.hpp"
 #include "lockstep/collectives/two_level.hpp"
@@ -60,6 +61,7 @@ TEST_CASE("MPI says where its ranks are", "[mpi]") {
   const comm::Communicator& world = test::mpi_world();
   CHECK(std::string(world.backend()) == "mpi");
   CHECK(world.place().local_ranks <= world.size());
+  CHECK(world.place().cores >= bound_cores());
   CHECK(comm::mpi_version().find("MPI") != std::string::npos);
 }
 

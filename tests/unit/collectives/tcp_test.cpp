@@ -47,6 +47,13 @@ TEST_CASE("TCP keeps the communicator's contract", "[collectives]") {
   }
 }
 
+TEST_CASE("cores over TCP are those of the wire", "[collectives]") {
+  CHECK(test::findings_of(2, [](Communicator& wire, test::Findings& findings) {
+          const comm::TcpCommunicator tcp(wire);
+          findings.expect(tcp.place().cores == wire.place().cores, "other cores");
+        }) == "");
+}
+
 TEST_CASE("ranks whose collectives differ are named over TCP", "[collectives]") {
   std::atomic<int> mismatches = 0;  // a rank may lose its peer before it has read the header
   CHECK(tcp_findings(2, [&](Communicator& comm, test::Findings& findings) {
@@ -57,7 +64,10 @@ TEST_CASE("ranks whose collectives differ are named over TCP", "[collectives]") 
               what.find("rank 0") != std::string::npos || what.find("rank 1") != std::string::npos;
           findings.expect(is_named, what);
           const auto peer = "collective mismatch: rank " + std::to_string(1 - comm.rank());
-          if (what.find(peer) != std::string::npos) ++mismatches;
+          if (what.find(peer) == std::string::npos) return;
+          ++mismatches;
+          findings.expect(what.find(" bytes for all_reduce (sum), call 1") != std::string::npos,
+                          what);
         }) == "");
   CHECK(mismatches >= 1);
 }
