@@ -309,10 +309,7 @@ const nn::Loss<float>& loss_of(const RunConfig& config, const data::Source& trai
                                                                   : nn::TargetKind::values;
   const std::string name = loss_name(config, kind);
   if (const auto* const loss = nn::built_in_loss<float>(name); loss != nullptr) return *loss;
-  if (config.label_smoothing == 0) {
-    throw ConfigError("`huber_delta=" + shortest(config.huber_delta) + "`: not above 0",
-                      "give more than 0");
-  }
+  if (config.label_smoothing == 0) nn::HuberLoss<float>{config.huber_delta};  // which throws
   throw ConfigError("`label_smoothing=" + shortest(config.label_smoothing) + "`: outside [0, 1)",
                     "give at least 0 and less than 1");
 }
@@ -505,9 +502,8 @@ train::ReplicaOptions replica_options(const RunConfig& config, int threads) {
   return options;
 }
 
-int threads_of(const RunConfig& config, const comm::Communicator& comm) {
-  const int own = comm.own_cores();
-  if (!config.threads) return own;
+int threads_of(const RunConfig& config, int own_cores) {
+  if (!config.threads) return own_cores;
   constexpr std::uint64_t max = 1024;
   if (*config.threads > max) {
     throw ConfigError(
@@ -515,6 +511,10 @@ int threads_of(const RunConfig& config, const comm::Communicator& comm) {
         "give at most one for each core");
   }
   return static_cast<int>(*config.threads);
+}
+
+int threads_of(const RunConfig& config, const comm::Communicator& comm) {
+  return threads_of(config, comm.own_cores());
 }
 
 void warn_of_threads(int threads, const comm::Communicator& comm) {

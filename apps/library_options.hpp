@@ -92,8 +92,9 @@ optim::OptimizerOptions optimizer_options(const RunConfig& config, const data::P
 /// The replica options in the settings, but for the optimizer. `threads`: see threads_of(). Local.
 train::ReplicaOptions replica_options(const RunConfig& config, int threads);
 
-/// The threads of a rank's products: the setting, else the number of this rank's cores. Local.
+/// The threads of a rank's products: the setting, else the number of the rank's cores. Local.
 /// Throws ConfigError for an implausible number.
+int threads_of(const RunConfig& config, int own_cores);
 int threads_of(const RunConfig& config, const comm::Communicator& comm);
 
 /// Warns, on rank 0, if these are more than its cores. Local.

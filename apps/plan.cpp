@@ -59,7 +59,8 @@ Syntax plan_syntax() {
                      "shard-policy", "rebatch",    "leaf",           "mesh",       "ranks",
                      "test-split",   "model",      "layers",         "exchange",   "reduction",
                      "prefetch",     "validation", "micro-batch",    "precision",  "optimizer",
-                     "momentum",     "survive",    "audit-every",    "balance",    "device"};
+                     "momentum",     "survive",    "audit-every",    "balance",    "device",
+                     "threads"};
   syntax.take_table_settings();
   syntax.flags = {{"range", "N", "instead of --data: records 0 to N - 1, not from files"},
                   {"files", "6,6", "instead of --data: records of imagined files"},
@@ -107,7 +108,7 @@ void require_sensible(const PlanArguments& arguments, const Arguments& given) {
   }
   for (const char* flag :
        {"model", "layers", "exchange", "reduction", "prefetch", "micro-batch", "test-limit",
-        "optimizer", "momentum", "survive", "audit-every", "device"}) {
+        "optimizer", "momentum", "survive", "audit-every", "device", "threads"}) {
     if (arguments.network || !given.given(flag)) continue;
     throw ConfigError("--" + std::string(flag) + " without --network",
                       "leave it out: the data plan does not depend on it; or give both");

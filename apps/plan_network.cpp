@@ -9,6 +9,7 @@
 #include "apps/plan.hpp"
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/collectives/communicator.hpp"
 #include "lockstep/data/source.hpp"
 #include "lockstep/nn/network_shape.hpp"
 #include "lockstep/train/cost.hpp"
@@ -46,7 +47,10 @@ NetworkTable table_of(const RunConfig& config) {
   const auto mesh = mesh_of(config, config.ranks);
   const TrainingPlan chosen =
       training_plan(config, train.records(), train.file_records(), mesh.batch);
-  train::ReplicaOptions options = replica_options(config, /*threads=*/1);
+  comm::Place place;  // this machine, with all ranks
+  place.local_ranks = static_cast<int>(config.ranks);
+  const int threads = threads_of(config, comm::own_cores(place));
+  train::ReplicaOptions options = replica_options(config, threads);
   options.optimizer = optimizer_options(config, chosen.plan);
   train::require_trainable(chosen.plan, options, mesh.model);
   const auto buffers = train::training_buffers(shape, chosen.plan, options);
@@ -67,7 +71,7 @@ NetworkTable table_of(const RunConfig& config) {
     table.total.flops += table.rows.back().flops;
   }
   table.snapshots = sizeof(float) * (snapshots.on_rank_0 + snapshots.on_a_host) * shape.weights();
-  table.total.bytes = buffers.bytes(shape, mesh.model) + table.snapshots;
+  table.total.bytes = buffers.bytes(shape, mesh.model, threads) + table.snapshots;
   return table;
 }
 

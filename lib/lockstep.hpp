@@ -1,5 +1,6 @@
-// The header that most programs include: the public API except custom layers, checkpoints and
-// plots of runs.
+// The header that most programs include: the public API except for custom layers, networks without
+// a replica, checkpoints, tables, random numbers and plots of runs, which have headers of their own
+// (lib/README.md, Installed).
 //
 //   run_replicas         main() on ranks: threads or MPI          launch/launch.hpp
 //   Strategy, Dataset    data parallelism, as in tf.distribute    distribute/strategy.hpp

@@ -1,6 +1,9 @@
 // A custom loss, and a checkpoint: the network is trained, saved and read again.
 //
 //   07_custom_loss --ranks 2, or mpirun -n 2 07_custom_loss
+//
+// All ranks must run on one host: the checkpoint is saved in the folder for temporary files, which
+// hosts do not share.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,8 +46,11 @@ std::uint64_t saved_and_read(train::Replica& replica, comm::Communicator& comm) 
   const auto folder =
       std::filesystem::temp_directory_path() / ("custom_loss-" + std::to_string(process));
   const auto path = replica.save(folder, {.divide_by = 255, .data = "synthetic digits"});
-  const auto saved = train::read_description(path);
-  train::read_weights(saved, replica.network());
+  train::SavedNetwork saved;
+  comm::together(comm, [&] {  // one message, if ranks cannot read it
+    saved = train::read_description(path);
+    train::read_weights(saved, replica.network());
+  });
   const std::uint64_t hash = replica.weights_hash();  // collective: all ranks have read
   if (comm.rank() == 0) std::filesystem::remove_all(folder);
   return saved.loss == replica.network().loss_function().name() ? hash : 0;

@@ -2,6 +2,9 @@
 // are cut over one mesh are saved as whole tensors, and read as pieces of another mesh.
 //
 //   16_saved_variables --ranks 8, or mpirun -n 8 16_saved_variables
+//
+// All ranks must run on one host: the file is saved in the folder for temporary files, which hosts
+// do not share.
 #include <unistd.h>
 
 #include <cstdio>

@@ -276,8 +276,10 @@ class InputIterator {
 /// Threads  a pass calls copies of the functions that map, filter, interleave and the sources were
 ///          given, on the thread that iterates. With prefetch() that is a thread of the pass; an
 ///          iterator of Strategy::distribute_dataset has one, too, unless it reads 0 pieces ahead
-///          (DistributeOptions::prefetch). Data that the copies share by reference or pointer needs
-///          a lock: that of a data::Source is Source::reading(), held during each read.
+///          (DistributeOptions::prefetch). So they must not use a communicator, Strategy, Mesh or
+///          Replica, which the program's thread uses. Data that the copies share by reference or
+///          pointer needs a lock: that of a data::Source is Source::reading(), held during each
+///          read.
 /// Ranks    all functions are local. See Strategy for distribution.
 template <class T>
 class Dataset {

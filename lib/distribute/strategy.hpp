@@ -133,8 +133,8 @@ class Strategy {
   }
 
   /// Calls `make(InputContext)` once for this worker's data set. `make` must batch and shard the
-  /// data; no prefetch is added. Leaves are automatic, of at most data::float32_leaf examples in
-  /// any precision.
+  /// data, and must not communicate; no prefetch is added. Leaves are automatic, of at most
+  /// data::float32_leaf examples in any precision.
   ///
   /// Errors   throws the same comm::AgreedError on all ranks if `make` fails on one.
   /// Ranks    collective. Sizes are compared; if one is unknown, each step costs a message.

@@ -411,12 +411,13 @@ template <class T>
 Tensor<T> join_tensors(const std::vector<Tensor<T>>& tensors) {
   Shape shape = tensors.front().shape();
   std::vector<T> values;
-  shape.front() = 0;
+  std::size_t rows = 0;
   for (const auto& tensor : tensors) {
-    require_same_rows(tensors.front().shape(), tensor.shape());
-    shape.front() += tensor.rows();
+    require_same_rows(shape, tensor.shape());
+    rows += tensor.rows();
     values.insert(values.end(), tensor.values().begin(), tensor.values().end());
   }
+  shape.front() = rows;
   return {std::move(shape), std::move(values)};
 }
 
@@ -462,7 +463,7 @@ auto by_columns(std::vector<T>& values, Each each) {
 }  // namespace structure
 
 /// The batches, at least one, concatenated along axis 0.
-/// Errors   throws DataError if their rows have different shapes.
+/// Errors   throws DataError if their rows have different shapes, or for shape ().
 template <BatchLike T>
 T join_batches(std::vector<T> batches) {
   [[maybe_unused]] const auto join = [](auto parts) { return join_batches(std::move(parts)); };

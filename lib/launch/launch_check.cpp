@@ -253,9 +253,8 @@ double exchange_seconds(comm::Communicator& pair, std::size_t bytes, std::size_t
 
 std::vector<Link> measure_links(comm::Communicator& comm) {
   const comm::Place& place = comm.place();
-  std::vector<std::uint8_t> is_end(static_cast<std::size_t>(comm.size()));
-  is_end[static_cast<std::size_t>(comm.rank())] = place.nodes == 1 || place.local_rank == 0;
-  comm.all_gather(std::span(is_end));
+  const std::uint8_t is_end_here = place.nodes == 1 || place.local_rank == 0 ? 1 : 0;
+  const auto is_end = comm::gather_each(comm, is_end_here);
   std::vector<int> ends;
   for (int rank = 0; rank < comm.size(); ++rank) {
     if (is_end[static_cast<std::size_t>(rank)] != 0) ends.push_back(rank);

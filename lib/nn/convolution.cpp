@@ -274,10 +274,6 @@ struct Windows {
   }
 };
 
-/// Window elements per piece in forward and dX, which stay in a core's cache between im2col and the
-/// product. Pieces of dW are larger (piece_rows()), since each adds a whole weight gradient.
-constexpr std::size_t max_cached = 1 << 16;
-
 template <class Real>
 class ConvolutionLayer final : public Layer<Real> {
  public:
@@ -371,8 +367,7 @@ class ConvolutionLayer final : public Layer<Real> {
 
   template <class Work>
   void for_pieces(std::size_t rows, Work work) const {
-    const std::size_t piece =
-        std::max<std::size_t>(1, max_cached / (positions_ * windows_.size())) * product_threads();
+    const std::size_t piece = cached_rows(positions_ * windows_.size(), product_threads());
     for (std::size_t first = 0; first < rows; first += piece) {
       work(Range{first, std::min(rows, first + piece)});
     }

@@ -33,8 +33,8 @@
 // tanh(x) = 2 sigmoid(2 x) - 1.
 //
 // Speed: backward() is called for dx, and on every rank once more for each vector of
-// CustomSizes::weights, but for rows where dy is 0, which add nothing. A layer with many weights is
-// faster as a class derived from Layer (layer.hpp), which sees whole batches.
+// CustomSizes::weights, but never for an example whose dy is all 0: its gradients are 0. A layer
+// with many weights is faster as a class derived from Layer (layer.hpp), which sees whole batches.
 #pragma once
 
 #include <algorithm>
@@ -139,14 +139,7 @@ class Rows final : public Layer<Real> {
         const auto memory = pass.scratch.get(Scratch<Real>::columns, rows.size() * size);
         const Matrix<Real> terms = {memory.data(), rows.size(), size};
         for (std::size_t i = 0; i < rows.size(); ++i) {
-          const auto dy = dz.row(rows.begin + i);
-          if (std::ranges::all_of(dy, [](Real value) { return value == 0; })) {
-            // Perhaps no example: rows that fill a block are zeros, where a derivative may be
-            // infinite. What is added to a chain, +0 or -0, changes no bit of it.
-            std::ranges::fill(terms.row(i), Real{0});
-            continue;
-          }
-          backward(x.row(rows.begin + i), dy, dx_);
+          backward(x.row(rows.begin + i), dz.row(rows.begin + i), dx_);
           std::ranges::copy(dweights_[tensor], terms.row(i).begin());
         }
         pass.products.backward_bias(terms, leaf, slice, sums);
@@ -174,9 +167,15 @@ class Rows final : public Layer<Real> {
     }
   }
 
-  /// Sets dx, and terms_ to what one example adds to the gradients of the weights.
+  /// Sets dx, and terms_ to what one example adds to the gradients of the weights. Both are zero
+  /// where dy is: of an example of weight 0, or of no example (rows that fill a block are zeros);
+  /// a derivative there may be infinite.
   void backward(std::span<const Real> x, std::span<const Real> dy, std::span<Real> dx) {
-    std::fill(terms_.begin(), terms_.end(), Real{0});
+    std::ranges::fill(terms_, Real{0});
+    if (std::ranges::all_of(dy, [](Real value) { return value == 0; })) {
+      std::ranges::fill(dx, Real{0});
+      return;
+    }
     functions_.backward(x, weights(), dy, dx, Weights<Real>(dweights_));
   }
 

@@ -57,7 +57,7 @@ class EmbeddingLayer final : public Layer<Real> {
   }
 
   /// The sum of an element has the leaves in which its row is used; zeros of the others change
-  /// nothing, so this is the dense product with one-hot rows.
+  /// nothing, so this is the dense product in float32 with one-hot rows.
   void weight_gradients(const Pass<Real>& pass, Matrix<const Real> x, Matrix<const Real> dz,
                         std::size_t leaf, const GradientSlice<Real>& out) override {
     const Matrix<const Real> terms = reshape_to_columns(spec_.width, dz);

@@ -104,7 +104,8 @@ struct Draws {
 template <class Real>
 class Scratch {
  public:
-  /// contribution: of a user of an activation with several (Network::backward).
+  /// contribution: the gradient that one of several layers adds to the output that they take
+  /// (Network::backward).
   enum Use { columns, waiting, contribution, uses };
 
   /// Returns `count` elements, aligned to 64 bytes. Does not preserve earlier contents.
@@ -236,6 +237,14 @@ inline std::size_t piece_rows(std::size_t leaf, std::size_t row) {
   return node_rows(max_terms / row, leaf);
 }
 
+/// Number of rows that forward and dX of a convolution gather together, at `row` window elements
+/// per row: as many for each thread as stay in its core's cache between im2col and the product.
+/// Pieces of dW are larger (piece_rows()), since each adds a whole weight gradient.
+inline std::size_t cached_rows(std::size_t row, std::size_t threads) {
+  constexpr std::size_t max_cached = 1 << 16;
+  return std::max<std::size_t>(1, max_cached / row) * threads;
+}
+
 /// Sums `rows` rows into `out` in pieces of `piece` rows: sum(range, into) computes the tree over
 /// the leaves of one piece, and the pieces are added in the order of the tree over all leaves
 /// (numerics/leaf_tree.hpp). So the result is bitwise equal to one sum over all rows.
@@ -272,7 +281,8 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///   pool         max: the greatest value, dx goes to the first of them; average: the sum in the
 ///                window's order, divided by their number; global-pool: one window, the image
 ///   dropout      element e of row r: word e % 4 of Philox(e / 4, r; key of seed, layer, step)
-///                below rate * 2^32 is zero; others are multiplied by 1 / (1 - rate), rounded
+///                below floor(rate * 2^32) is zero, unless the value is NaN; others are multiplied
+///                by 1 / (1 - rate), rounded
 ///   layer norm   m = sum(x) / C, s = sum((x - m)^2) / C, each in order; r = 1 / sqrt(s + 1e-5);
 ///                y = (x - m) r gain + bias, from left to right; every operation rounded
 ///   batch norm   as layer norm, but with m = S1 / N and s = S2 / N - m^2, at least 0, of the sums
@@ -280,8 +290,8 @@ std::vector<NumberedLayer<Real>> make_layers(const NetworkShape& shape);
 ///                are computed in double, then rounded; then the activation
 ///   add          y = activation((x1 + x2) + x3 ...), every addition rounded
 ///   concatenate  the channels of every pixel, input after input
-///   embedding    the row of W [vocabulary, width] for each value; dW as of the dense product with
-///                one-hot rows
+///   embedding    the row of W [vocabulary, width] for each value; dW as of the dense product in
+///                float32 with one-hot rows
 // clang-format on
 template <class Real>
 std::unique_ptr<Layer<Real>> make_layer(const Dense& spec, const FeatureShape& input);

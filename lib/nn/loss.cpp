@@ -264,15 +264,26 @@ void FormulaLoss<Real>::run(Matrix<const Real> z, const Targets& targets,
       formula_.function);
 }
 
+namespace {
+
+/// True if HuberLoss<Real> can have this delta.
+template <class Real>
+bool is_delta(double delta) {
+  const auto rounded = static_cast<Real>(delta);
+  return rounded > 0 && std::isfinite(rounded);
+}
+
+}  // namespace
+
 std::string huber_loss(double delta) { return huber_mark + shortest(delta); }
 
 template <class Real>
 HuberLoss<Real>::HuberLoss(double delta)
     : FormulaLoss<Real>(huber_loss(delta),
                         {TargetKind::values, HuberTerm<Real>{static_cast<Real>(delta)}}) {
-  const auto rounded = static_cast<Real>(delta);
-  if (rounded > 0 && std::isfinite(rounded)) return;
-  throw ConfigError("`huber_delta=" + shortest(delta) + "`: not a finite number above 0",
+  if (is_delta<Real>(delta)) return;
+  const std::string type = std::is_same_v<Real, float> ? "float32" : "float64";
+  throw ConfigError("`huber_delta=" + shortest(delta) + "`: not a finite " + type + " above 0",
                     "give one, such as 1");
 }
 
@@ -337,7 +348,8 @@ const Loss<Real>* built_in_loss(std::string_view name) {
   if (const auto smoothing = smoothing_in(name)) {
     return loss_with<SmoothedCrossEntropy<Real>>(*smoothing);
   }
-  if (const auto delta = delta_in(name)) return loss_with<HuberLoss<Real>>(*delta);
+  const auto delta = delta_in(name);
+  if (delta && is_delta<Real>(*delta)) return loss_with<HuberLoss<Real>>(*delta);
   return nullptr;
 }
 

@@ -224,7 +224,7 @@ class AbsoluteError final : public FormulaLoss<Real> {
 template <class Real>
 class HuberLoss final : public FormulaLoss<Real> {
  public:
-  /// `delta` above 0. Throws ConfigError.
+  /// `delta`, rounded to Real, is finite and above 0. Throws ConfigError.
   explicit HuberLoss(double delta);
 };
 

@@ -268,18 +268,19 @@ double NetworkShape::row_values() const {
   return values + static_cast<double>(shared);
 }
 
-double NetworkShape::window_values(std::size_t rows, std::size_t leaf) const {
+double NetworkShape::window_values(std::size_t rows, std::size_t leaf, std::size_t threads) const {
   const auto all = sizes();
   double most = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto* const spec = std::get_if<Convolution>(&layers[i].function);
-    if (spec == nullptr || layers[i].frozen) continue;
+    if (spec == nullptr) continue;
     const auto kernel = static_cast<double>(spec->kernel);
     const double each = static_cast<double>(all[i].output.positions()) * kernel * kernel *
                         static_cast<double>(all[i].inputs[0].channels);
     const auto bounded = static_cast<std::size_t>(std::min(each, 0x1p40));
-    const std::size_t together = std::min(rows, piece_rows(leaf, bounded));
-    most = std::max(most, static_cast<double>(together) * each);
+    std::size_t together = cached_rows(bounded, threads);
+    if (leaf > 0 && !layers[i].frozen) together = std::max(together, piece_rows(leaf, bounded));
+    most = std::max(most, static_cast<double>(std::min(rows, together)) * each);
   }
   return most;
 }

@@ -371,9 +371,10 @@ struct NetworkShape {
   double weights() const;
   std::size_t parameters() const { return static_cast<std::size_t>(weights()); }
 
-  /// Elements of the windows of a convolution that dW needs in memory together, of the convolution
-  /// that needs most, for `rows` rows in leaves of `leaf`. 0 without one.
-  double window_values(std::size_t rows, std::size_t leaf) const;
+  /// The most window elements that a convolution has in memory at a time, for `rows` rows on
+  /// `threads` threads: in forward and dX and, if it is trained, in dW by leaves of `leaf` rows.
+  /// `leaf` of 0: nothing is trained. Returns 0 for a network without convolutions.
+  double window_values(std::size_t rows, std::size_t leaf, std::size_t threads) const;
 
   /// Number of weights that training changes by their gradients: see trained_weights_of().
   double trained_weights() const;

@@ -2,8 +2,9 @@
 //
 // Results of the C library differ between versions and processors. These functions evaluate a fixed
 // polynomial in double by additions, multiplications and one division, each rounded separately (the
-// build disables contraction), and round once to float at the end. The relative error of the double
-// is below 1e-15, so the float is the nearest one except for about one argument in ten million.
+// build disables contraction); strict_exp() and strict_log() round once to float at the end. The
+// relative error of the double is below 1e-15, so the float is the nearest one except for about one
+// argument in ten million.
 //
 // The functions are constexpr so that device code can call them (nvcc's
 // --expt-relaxed-constexpr). Compile them without contraction (-ffp-contract=off, --fmad=false).
@@ -64,20 +65,40 @@ struct ExpRange {
   static constexpr float greatest = 100;
 };
 
+/// e^x for |x| <= 708, where no double is denormal.
+constexpr double exp_in_double(double x) noexcept {
+  constexpr auto series = exponential_series();
+  const double scaled = x * Log2::inverse;
+  const int exponent = static_cast<int>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
+  const double rest = (x - exponent * Log2::high) - exponent * Log2::low;
+  const auto power = std::bit_cast<double>(static_cast<std::uint64_t>(exponent + DoubleBits::bias)
+                                           << DoubleBits::mantissa);
+  return polynomial(series, rest) * power;
+}
+
+/// The natural logarithm of a normal number above 0.
+constexpr double log_in_double(double x) noexcept {
+  // x = mantissa * 2^exponent, with the mantissa in [sqrt(1/2), sqrt(2)).
+  constexpr auto series = area_tangent_series();
+  constexpr auto root_half = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
+  constexpr auto one = std::bit_cast<std::uint64_t>(1.0);
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x) + (one - root_half);
+  const int exponent = static_cast<int>(bits >> DoubleBits::mantissa) - DoubleBits::bias;
+  const std::uint64_t fraction = bits & ((std::uint64_t{1} << DoubleBits::mantissa) - 1);
+  const auto mantissa = std::bit_cast<double>(fraction + root_half);
+  const double s = (mantissa - 1) / (mantissa + 1);
+  const double square = s * s;
+  const double log_mantissa = 2 * (s * polynomial(series, square));
+  return exponent * Log2::high + (exponent * Log2::low + log_mantissa);
+}
+
 /// e^x. Overflows to infinity and underflows gradually to 0; NaN gives the positive quiet NaN.
 constexpr float strict_exp(float x) noexcept {
   using Float = std::numeric_limits<float>;
   if (x != x) return Float::quiet_NaN();
   if (x > ExpRange::greatest) return Float::infinity();
   if (x < ExpRange::least) return 0;
-  constexpr auto series = exponential_series();
-  const double wide = x;
-  const double scaled = wide * Log2::inverse;
-  const int exponent = static_cast<int>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
-  const double rest = (wide - exponent * Log2::high) - exponent * Log2::low;
-  const auto power = std::bit_cast<double>(static_cast<std::uint64_t>(exponent + DoubleBits::bias)
-                                           << DoubleBits::mantissa);
-  return static_cast<float>(polynomial(series, rest) * power);
+  return static_cast<float>(exp_in_double(x));
 }
 
 /// Replaces each value by its strict_exp(), to the bit, in vectors. Local.
@@ -89,20 +110,7 @@ constexpr float strict_log(float x) noexcept {
   if (x != x || x < 0) return Float::quiet_NaN();
   if (x == 0) return -Float::infinity();
   if (x == Float::infinity()) return x;
-  // x = mantissa * 2^exponent, with the mantissa in [sqrt(1/2), sqrt(2)). As a double, no float is
-  // denormal.
-  constexpr auto series = area_tangent_series();
-  constexpr auto root_half = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
-  constexpr auto one = std::bit_cast<std::uint64_t>(1.0);
-  const std::uint64_t bits =
-      std::bit_cast<std::uint64_t>(static_cast<double>(x)) + (one - root_half);
-  const int exponent = static_cast<int>(bits >> DoubleBits::mantissa) - DoubleBits::bias;
-  const std::uint64_t fraction = bits & ((std::uint64_t{1} << DoubleBits::mantissa) - 1);
-  const auto mantissa = std::bit_cast<double>(fraction + root_half);
-  const double s = (mantissa - 1) / (mantissa + 1);
-  const double square = s * s;
-  const double log_mantissa = 2 * (s * polynomial(series, square));
-  return static_cast<float>(exponent * Log2::high + (exponent * Log2::low + log_mantissa));
+  return static_cast<float>(log_in_double(x));  // no float is denormal as a double
 }
 
 }  // namespace lockstep

@@ -47,8 +47,9 @@ struct Schedule {
 };
 
 /// Throws ConfigError for a schedule that cannot be followed: of linear and cosine, no steps after
-/// the warm-up; of all, `last` outside [0, 1], `decay` outside (0, 1], `every` 0, or one of
-/// them that this kind does not use and that is not the default.
+/// the warm-up; of exponential, `decay` that is no normal number; of all, `last` outside [0, 1],
+/// `decay` outside (0, 1], `every` 0, or one of them that this kind does not use and that is not
+/// the default.
 void require_valid(const Schedule& schedule);
 
 /// Throws ConfigError for the option `name` of `where` ("optimizer=sgd") unless it is used or has

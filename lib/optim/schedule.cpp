@@ -1,8 +1,9 @@
 #include <array>
-#include <cmath>
+#include <limits>
 
 #include "lockstep/base/errors.hpp"
 #include "lockstep/base/text.hpp"
+#include "lockstep/numerics/strict_math.hpp"
 #include "lockstep/optim/optimizer.hpp"
 
 namespace lockstep::optim {
@@ -11,32 +12,10 @@ namespace {
 constexpr std::array<const char*, 5> schedule_names = {"constant", "linear", "cosine", "step",
                                                        "exponential"};
 
-// exp, log and sin of mathematics libraries differ in the last bit. These are series, summed in one
-// order, to about 1e-15.
+// Functions of mathematics libraries differ in the last bit. These are fixed operations, as those
+// of strict_math.hpp.
 
-/// exp(x) for x <= 0.
-double fixed_exp(double x) noexcept {
-  constexpr double ln2 = 0.693147180559945309417;
-  const double twos = std::floor(x / ln2 + 0.5);
-  if (twos < -1000) return 0;
-  const double rest = x - twos * ln2;
-  double sum = 1;
-  for (int i = 18; i > 0; --i) sum = 1 + sum * rest / i;  // Taylor, by Horner's rule
-  return std::ldexp(sum, static_cast<int>(twos));
-}
-
-/// log(x) for x > 0: 2 atanh((m - 1) / (m + 1)) + e log(2), x = m 2^e.
-double fixed_log(double x) noexcept {
-  constexpr double ln2 = 0.693147180559945309417;
-  int exponent = 0;
-  const double mantissa = std::frexp(x, &exponent);  // in [0.5, 1)
-  const double z = (mantissa - 1) / (mantissa + 1);
-  double sum = 0;
-  for (int i = 41; i > 0; i -= 2) sum = sum * z * z + 1.0 / i;
-  return 2 * z * sum + exponent * ln2;
-}
-
-/// cos(pi x) for x in [0, 1], as sin(pi (1/2 - x)).
+/// cos(pi x) for x in [0, 1], as sin(pi (1/2 - x)): a series, to about 1e-15.
 double fixed_cos_pi(double x) noexcept {
   constexpr double pi = 3.14159265358979323846;
   const double y = pi * (0.5 - x);
@@ -79,8 +58,12 @@ double Schedule::factor(std::uint64_t step) const noexcept {
     case ScheduleKind::linear: return 1 - (1 - last) * done;
     case ScheduleKind::cosine: return last + (1 - last) * (1 + fixed_cos_pi(done)) / 2;
     case ScheduleKind::step: return fixed_power(decay, after / every);
-    case ScheduleKind::exponential:
-      return fixed_exp(fixed_log(decay) * static_cast<double>(after) / static_cast<double>(every));
+    case ScheduleKind::exponential: {
+      constexpr double least = -708;  // of exp_in_double()
+      const double power =
+          log_in_double(decay) * static_cast<double>(after) / static_cast<double>(every);
+      return power < least ? 0 : exp_in_double(power);
+    }
   }
   return 1;
 }
@@ -105,15 +88,19 @@ void require_valid(const Schedule& schedule) {
   }
   if (!(schedule.last >= 0 && schedule.last <= 1)) {
     refuse("final_rate=" + shortest(schedule.last), "outside [0, 1]",
-           "give `final_rate` from 0 to 1 (Schedule::last)");
+           "give `final_rate` from 0 to 1");
   }
   if (!(schedule.decay > 0 && schedule.decay <= 1)) {
     refuse("decay=" + shortest(schedule.decay), "outside (0, 1]",
            "give `decay` above 0, at most 1");
   }
+  constexpr double least_decay = std::numeric_limits<double>::min();  // normal: log_in_double()
+  if (schedule.kind == ScheduleKind::exponential && schedule.decay < least_decay) {
+    refuse("decay=" + shortest(schedule.decay), "below " + shortest(least_decay),
+           "give a greater `decay`, or use `schedule=step`");
+  }
   if (schedule.every == 0) {
-    refuse("decay_every=0", "no number of steps",
-           "give `decay_every` of at least 1 (Schedule::every)");
+    refuse("decay_every=0", "no number of steps", "give `decay_every` of at least 1");
   }
   const Schedule defaults;
   const std::string where = std::string("schedule=") + name_of(schedule.kind);

@@ -181,20 +181,21 @@ std::span<const RangePass> UpdatePasses::begin(std::size_t weights, double weigh
                                                std::uint64_t step) {
   const PassFactors factors = advance(weight, step);
   passes(weights);
+  set_factors(factors, {});
+  return passes_;
+}
+
+/// Sets the factors of passes_. `rates`: of lars and lamb for each tensor; else empty.
+void UpdatePasses::set_factors(const PassFactors& factors, std::span<const double> rates) {
   for (std::size_t i = 0; i < passes_.size(); ++i) {
     const bool decays = is_uniform_ || !tensors_[i].vector;
     passes_[i].factors = decays ? factors : without_decay(factors);
+    if (!rates.empty()) passes_[i].factors.scale = static_cast<float>(rates[i]);
   }
-  return passes_;
 }
 
 bool UpdatePasses::update(UpdateKernels& kernels, std::size_t weights, double weight,
                           std::uint64_t step, const RankSums& sums) {
-  bool finite = true;
-  if (!needs_norms(options_)) {
-    for (const RangePass& pass : begin(weights, weight, step)) finite = kernels.run(pass) && finite;
-    return finite;
-  }
   PassFactors factors = advance(weight, step);
   if (options_.clip_norm) {
     gradient_norm_ = norm_of_gradients(kernels, tensors_, factors, sums);
@@ -204,23 +205,18 @@ bool UpdatePasses::update(UpdateKernels& kernels, std::size_t weights, double we
       factors.clip_scale = static_cast<float>(*options_.clip_norm / *gradient_norm_);
     }
   }
+  bool finite = true;
   if (options_.kind == OptimizerKind::lamb) {
     finite = kernels.run({Pass::lamb_moments, {0, weights}, factors});
   }
-  std::vector<double> rates(tensors_.size(), rate_);
+  std::vector<double> rates;
   if (has_tensor_norms(options_.kind)) {
     rates = tensor_rates(kernels, options_, rate_, tensors_, factors, sums);
+    if (!std::ranges::all_of(rates, [](double each) { return std::isfinite(each); })) return false;
   }
   passes(weights);
-  for (std::size_t i = 0; i < passes_.size(); ++i) {
-    passes_[i].factors = factors;
-    if (!is_uniform_) {
-      if (!std::isfinite(rates[i])) return false;
-      if (tensors_[i].vector) passes_[i].factors = without_decay(factors);
-      passes_[i].factors.scale = static_cast<float>(rates[i]);
-    }
-    finite = kernels.run(passes_[i]) && finite;
-  }
+  set_factors(factors, rates);
+  for (const RangePass& pass : passes_) finite = kernels.run(pass) && finite;
   return finite;
 }
 

@@ -100,6 +100,7 @@ class UpdatePasses {
 
  private:
   PassFactors advance(double weight, std::uint64_t step);
+  void set_factors(const PassFactors& factors, std::span<const double> rates);
 
   OptimizerOptions options_;
   std::vector<UpdatedTensor> tensors_;  // those that are cut first, and none that is frozen

@@ -34,14 +34,16 @@ std::vector<double> ReplicaBuffers::bytes_of_layers(const nn::NetworkShape& shap
   return bytes;
 }
 
-double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks) const {
+double ReplicaBuffers::bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks,
+                             int threads) const {
   const auto sizes = shape.sizes();
   const auto of_layers = bytes_of_layers(shape, model_ranks);
   double values = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (!is_flatten(shape.layers[i])) values += values_of(sizes[i]);
   }
-  const double windows = leaf > 0 ? shape.window_values(rows, leaf) : 0;
+  const double windows = shape.window_values(static_cast<std::size_t>(rows_on_host), leaf,
+                                             static_cast<std::size_t>(threads));
   const double others = rows_on_host * (shape.row_values() - values) + windows +
                         read_rows * static_cast<double>(shape.features);
   return std::accumulate(of_layers.begin(), of_layers.end(), sizeof(float) * others);
@@ -95,7 +97,7 @@ ReplicaBuffers training_buffers(const nn::NetworkShape& shape, const data::Plan&
   const bool is_cut = needs_micro_batches(options.micro_batch, plan);
   if (is_cut) {
     buffers.rows = std::max(buffers.rows, std::min(piece, options.micro_batch));
-    buffers.blocks += static_cast<double>(micro_batch_blocks(piece, options.micro_batch, plan));
+    buffers.blocks += static_cast<double>(micro_batch_blocks(options.micro_batch, plan));
   } else {
     buffers.rows = std::max(buffers.rows, piece);
   }
@@ -137,10 +139,10 @@ SnapshotBlocks snapshot_blocks(const ReplicaOptions& options) {
 }
 
 void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers,
-                    const SnapshotBlocks& snapshots, const Groups& groups) {
+                    const SnapshotBlocks& snapshots, const Groups& groups, int threads) {
   const comm::Place& place = groups.all.place();
   const double blocks = snapshots.on_a_host + (place.node == 0 ? snapshots.on_rank_0 : 0);
-  const double needed = buffers.bytes(shape, groups.model_ranks()) * place.local_ranks +
+  const double needed = buffers.bytes(shape, groups.model_ranks(), threads) * place.local_ranks +
                         sizeof(float) * blocks * shape.weights();
   const auto there = static_cast<double>(memory_limit_bytes());
   if (needed <= there) return;

@@ -29,8 +29,9 @@ struct ReplicaBuffers {
   std::vector<double> bytes_of_layers(const nn::NetworkShape& shape,
                                       std::uint64_t model_ranks) const;
 
-  /// Bytes for all layers, the input and what else a network of this shape needs. Throws as above.
-  double bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks) const;
+  /// Bytes for all layers, the input and what else a network of this shape needs on `threads`
+  /// threads of the rank's products. Throws as above.
+  double bytes(const nn::NetworkShape& shape, std::uint64_t model_ranks, int threads) const;
 };
 
 /// The buffers for training on `plan`, and for evaluation, which need no more.
@@ -52,15 +53,16 @@ struct SnapshotBlocks {
 /// The blocks for training; evaluation has none. Local.
 SnapshotBlocks snapshot_blocks(const ReplicaOptions& options);
 
-/// Throws ConfigError unless this machine has memory for its ranks' replicas and its snapshots, and
-/// as shardings_of(). Local.
+/// Throws ConfigError unless this machine has memory for its ranks' replicas, of `threads` threads
+/// each, and its snapshots, and as shardings_of(). Local.
 void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers,
-                    const SnapshotBlocks& snapshots, const Groups& groups);
+                    const SnapshotBlocks& snapshots, const Groups& groups, int threads);
 
 /// The remedy of errors about memory.
 inline constexpr const char* less_memory =
-    "use narrower layers, `micro_batch`, a smaller `batch_size` or `prefetch`, or fewer ranks a "
-    "host";
+    "use narrower layers, `micro_batch`, a smaller `batch_size` or `prefetch`, fewer `threads` "
+    "(for "
+    "convolutions), or fewer ranks a host";
 
 /// The work of one phase, summed over all ranks. In double, so that no network overflows them.
 struct Work {

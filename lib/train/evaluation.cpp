@@ -123,9 +123,10 @@ namespace {
 /// Sums of the results of all ranks' examples, batch after batch.
 class EvaluationSums {
  public:
-  EvaluationSums(const nn::NetworkShape& shape, const nn::Loss<float>& loss, const data::Plan& plan,
+  EvaluationSums(Inference& network, const nn::Loss<float>& loss, const data::Plan& plan,
                  const std::vector<Metric>& metrics, comm::Communicator& comm)
-      : outputs_(shape.classes),
+      : network_(network),
+        outputs_(network.shape().classes),
         loss_(loss),
         metrics_(metrics),
         comm_(comm),
@@ -155,8 +156,11 @@ class EvaluationSums {
     sums_.metrics.resize(metrics.size());
   }
 
-  /// Adds this rank's outputs for a batch. Collective.
-  void add(Matrix<const float> outputs, const data::Batch& batch) {
+  /// Runs the network on this rank's piece of a batch, whose features are in the network's
+  /// inputs(), and adds the results. Collective.
+  void add(const data::Batch& batch) {
+    const auto outputs = network_.forward(batch.piece.size());
+    look_for_refused(outputs, batch);
     const nn::Targets targets = targets_of(batch);
     nn::require_targets(targets, loss_, outputs.rows, outputs_,
                         batch.plan->positions(batch.step, batch.rank).begin);
@@ -183,8 +187,12 @@ class EvaluationSums {
     }
   }
 
-  /// Collective.
+  /// Throws comm::AgreedError (65) on every rank if one of them has a record that a layer does not
+  /// take. Collective.
   Evaluation finish() {
+    comm::together(comm_, [this] {
+      if (refused_) throw DataError(*refused_);
+    });
     if (sums_.examples == 0) {
       throw comm::AgreedError(ExitCode::data, "an evaluation of no examples",
                               "evaluate a data set with at least one");
@@ -220,13 +228,22 @@ class EvaluationSums {
     return loss_.target() == nn::TargetKind::values && loss_.target_width(outputs_) == outputs_;
   }
 
-  /// All ranks hold the same set, so they throw together.
-  double figure_of_set(const Metric& metric) const {
+  /// Keeps this rank's first record that a layer does not take. It is reported after the last
+  /// batch, so that all ranks stay in the same collectives. Local.
+  void look_for_refused(Matrix<const float> outputs, const data::Batch& batch) {
+    if (refused_) return;
     try {
-      return metric.of_set(set_);
-    } catch (const Error& error) {
-      throw comm::AgreedError(error.code(), error.problem(), error.remedy());
+      require_taken(network_, outputs, batch);
+    } catch (const DataError& error) {
+      refused_ = error;
     }
+  }
+
+  /// Collective.
+  double figure_of_set(const Metric& metric) const {
+    double figure = 0;
+    comm::together(comm_, [&] { figure = metric.of_set(set_); });
+    return figure;
   }
 
   /// True if a metric needs the whole set.
@@ -287,6 +304,7 @@ class EvaluationSums {
     return nn::sum_over_leaves(results_.gather(own, batch), batch.leaf);
   }
 
+  Inference& network_;
   std::size_t outputs_;
   const nn::Loss<float>& loss_;
   const std::vector<Metric>& metrics_;
@@ -295,33 +313,9 @@ class EvaluationSums {
   GatheredResults results_;
   std::size_t row_;          // numbers that are gathered of an example: its scores and its target
   std::vector<float> rows_;  // of all ranks
+  std::optional<DataError> refused_;
   ScoredSet set_;
   Evaluation sums_;
-};
-
-/// This rank's first record that a layer does not take. It is reported after the last batch, so
-/// that all ranks stay in the same collectives.
-class RefusedRecord {
- public:
-  /// Looks for one in the batch, if none was found before. Local.
-  void look_in(Inference& network, Matrix<const float> outputs, const data::Batch& batch) {
-    if (found_) return;
-    try {
-      require_taken(network, outputs, batch);
-    } catch (const DataError& error) {
-      found_ = error;
-    }
-  }
-
-  /// Throws comm::AgreedError (65) on every rank if one of them has found a record. Collective.
-  void require_none(comm::Communicator& comm) const {
-    comm::together(comm, [this] {
-      if (found_) throw DataError(*found_);
-    });
-  }
-
- private:
-  std::optional<DataError> found_;
 };
 
 /// Each metric has collectives of its own, so that other ones on a rank would mix them up.
@@ -340,47 +334,6 @@ std::uint64_t agreed_stop(const StopRequest& stop, comm::Communicator& comm) {
   std::uint64_t number = stop();
   comm.all_reduce(std::span(&number, 1), comm::Op::max);
   return number;
-}
-
-Evaluation evaluate_records(Inference& network, const nn::Loss<float>& loss,
-                            data::BatchReader& reader, const Groups& groups,
-                            const std::vector<Metric>& metrics, const StopRequest& stop) {
-  EvaluationSums sums(network.shape(), loss, reader.plan(), metrics, groups.batch);
-  RefusedRecord refused;
-  data::IdsDigest digest;
-  for (std::uint64_t step = 0; step < reader.plan().steps(); ++step) {
-    if (const std::uint64_t agreed = agreed_stop(stop, groups.all)) return {.stop = agreed};
-    const std::size_t rows = reader.piece(step).size();
-    const data::Batch batch = reader.read(0, step, network.inputs(rows).flat());
-    digest.add(batch.ids);
-    const auto outputs = network.forward(rows);
-    refused.look_in(network, outputs, batch);
-    sums.add(outputs, batch);
-  }
-  refused.require_none(groups.batch);
-  Evaluation result = sums.finish();
-  result.ids_digest = certify_ids(digest, reader.plan().examples_per_epoch(), groups.batch);
-  return result;
-}
-
-Evaluation evaluate_pieces(Inference& network, const nn::Loss<float>& loss, const data::Plan& plan,
-                           const std::function<std::optional<Piece>()>& next,
-                           comm::Communicator& comm, const std::vector<Metric>& metrics) {
-  EvaluationSums sums(network.shape(), loss, plan, metrics, comm);
-  RefusedRecord refused;
-  while (const auto piece = next()) {
-    data::Batch batch = data::batch_at(plan, piece->step, static_cast<std::uint64_t>(comm.rank()),
-                                       piece->targets.labels, {});
-    batch.values = piece->targets.values;
-    batch.weights = piece->targets.weights;
-    const std::size_t rows = batch.piece.size();
-    copy_features(piece->features, network.inputs(rows));
-    const auto outputs = network.forward(rows);
-    refused.look_in(network, outputs, batch);
-    sums.add(outputs, batch);
-  }
-  refused.require_none(comm);
-  return sums.finish();
 }
 
 }  // namespace
@@ -435,8 +388,21 @@ Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, data::Batch
                     const StopRequest& stop) {
   require_equal_metrics(metrics, groups.all);
   Evaluation result;
-  groups.fail_together(
-      [&] { result = evaluate_records(network, loss, reader, groups, metrics, stop); });
+  groups.fail_together([&] {
+    const data::Plan& plan = reader.plan();
+    EvaluationSums sums(network, loss, plan, metrics, groups.batch);
+    data::IdsDigest digest;
+    for (std::uint64_t step = 0; step < plan.steps(); ++step) {
+      result.stop = agreed_stop(stop, groups.all);
+      if (result.stop != 0) return;
+      const auto inputs = network.inputs(reader.piece(step).size());
+      const data::Batch batch = reader.read(0, step, inputs.flat());
+      digest.add(batch.ids);
+      sums.add(batch);
+    }
+    result = sums.finish();
+    result.ids_digest = certify_ids(digest, plan.examples_per_epoch(), groups.batch);
+  });
   return result;
 }
 
@@ -445,8 +411,16 @@ Evaluation evaluate(Inference& network, const nn::Loss<float>& loss, const data:
                     const std::vector<Metric>& metrics) {
   require_equal_metrics(metrics, groups.all);
   Evaluation result;
-  groups.fail_together(
-      [&] { result = evaluate_pieces(network, loss, plan, next, groups.batch, metrics); });
+  groups.fail_together([&] {
+    EvaluationSums sums(network, loss, plan, metrics, groups.batch);
+    const auto rank = static_cast<std::uint64_t>(groups.batch.rank());
+    while (const auto piece = next()) {
+      const data::Batch batch = batch_with_targets(plan, piece->step, rank, piece->targets);
+      copy_features(piece->features, network.inputs(batch.piece.size()));
+      sums.add(batch);
+    }
+    result = sums.finish();
+  });
   return result;
 }
 

@@ -108,7 +108,8 @@ struct Metric {
   /// A figure for each example, of which evaluation gives the mean. `outputs`: logits or values,
   /// [outputs]. `target`: one label, or Loss::target_width() values.
   Figure<std::span<const float>, const nn::Targets&> of_example = {};
-  /// A figure of the whole set, which every rank holds: 4 bytes for each record and output.
+  /// A figure of the whole set, which every rank holds: 4 bytes for each record and output. What it
+  /// throws on a rank, evaluate() throws on all, as a comm::AgreedError.
   Figure<const ScoredSet&> of_set = {};
   /// The kinds of targets that it is for; empty: all. evaluate() refuses others.
   std::vector<nn::TargetKind> targets = {};

@@ -77,7 +77,7 @@ void require_same_weights(comm::Communicator& comm, std::uint64_t hash, std::uin
 class Sentinel {
  public:
   /// `device`: the replica that holds the weights; null: `network` holds them. `parts` is at least
-  /// 1. All must outlive the sentinel.
+  /// 1. `network`, `device` and the communicators of `groups` must outlive the sentinel.
   Sentinel(const nn::Network<float>& network, DeviceReplica* device, const Groups& groups,
            std::uint64_t parts);
 

@@ -17,8 +17,8 @@ bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept {
   return limit > 0 && limit < rows_needed(Exchange::partial_sums, plan);
 }
 
-std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit,
-                               const data::Plan& plan) noexcept {
+std::size_t micro_batch_blocks(std::size_t limit, const data::Plan& plan) noexcept {
+  const std::size_t rows = rows_needed(Exchange::partial_sums, plan);
   const std::size_t each =
       std::min(node_rows(limit, plan.leaf(0)), node_rows(limit, plan.largest_leaf()));
   return rows <= each ? 0 : tree_slots(ceil_divide(rows, each));
@@ -26,19 +26,14 @@ std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit,
 
 MicroBatches::MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan)
     : network_(network), limit_(limit), results_(plan.largest_piece()) {
-  const std::size_t rows = rows_needed(Exchange::partial_sums, plan);
-  waiting_ = AlignedBuffer<float>(micro_batch_blocks(rows, limit, plan) *
-                                  network.parameters().values().size());
+  waiting_ =
+      AlignedBuffer<float>(micro_batch_blocks(limit, plan) * network.parameters().values().size());
 }
 
-void MicroBatches::set_features(std::span<const float> floats) {
-  floats_ = floats;
-  bytes_ = {};
-}
-
-void MicroBatches::set_features(std::span<const std::uint8_t> bytes, float divisor) {
-  floats_ = {};
-  bytes_ = bytes;
+void MicroBatches::stage(const data::StagedBatch& staged, float divisor) {
+  floats_ = staged.floats;
+  bytes_ = staged.bytes;
+  if (bytes_.empty()) return;
   if (!scale_ || scale_->divisor() != divisor) scale_.emplace(divisor);
 }
 

@@ -23,9 +23,8 @@ namespace lockstep::train {
 /// a step, so that these are computed in several.
 bool needs_micro_batches(std::size_t limit, const data::Plan& plan) noexcept;
 
-/// The number of blocks of the weights' length that MicroBatches needs for `rows` rows of a rank.
-std::size_t micro_batch_blocks(std::size_t rows, std::size_t limit,
-                               const data::Plan& plan) noexcept;
+/// The number of blocks of the weights' length that MicroBatches needs for a rank's rows of a step.
+std::size_t micro_batch_blocks(std::size_t limit, const data::Plan& plan) noexcept;
 
 /// Computes one rank's piece of each step in micro-batches. Local; one thread.
 ///
@@ -41,9 +40,9 @@ class MicroBatches {
   MicroBatches(nn::Network<float>& network, std::size_t limit, const data::Plan& plan);
 
   /// Sets the features of the next batch, [piece.size(), features] row-major, which must stay valid
-  /// until its last sum(): floats, or bytes to be divided by `divisor`.
-  void set_features(std::span<const float> floats);
-  void set_features(std::span<const std::uint8_t> bytes, float divisor);
+  /// until its last sum(): `staged.bytes`, to be divided by `divisor`, if there are any, else
+  /// `staged.floats`. `staged.batch` is not used.
+  void stage(const data::StagedBatch& staged, float divisor);
 
   /// Begins a batch at step `step` of the run, counted from 1.
   /// The batch must have passed nn::require_targets().

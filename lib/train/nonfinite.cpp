@@ -162,14 +162,12 @@ NonfiniteText describe_nonfinite(const char* what, const NonfiniteValue& mine,
     bool has_examples = false;
     bool is_bad_input = false;
   };
-  std::vector<Found> found(static_cast<std::size_t>(comm.size()));
-  Found& own = found[static_cast<std::size_t>(comm.rank())];
+  Found own;
   own.order = mine.order;
   own.has_examples = !mine.rows.empty();
   own.is_bad_input = mine.is_bad_input;
   for (const auto& result : results) own.greatest_loss = std::max(own.greatest_loss, result.loss);
-  const auto blocks = std::as_writable_bytes(std::span(found));
-  comm.all_gather(std::span(&blocks, 1));
+  const auto found = comm::gather_each(comm, own);
   const bool names_rows = !mine.rows.empty() && !mine.is_bad_input;
   const auto texts = comm::gather_text(
       comm, names_rows ? mine.text + ", for " + rows_text(mine.rows, batch) : mine.text);

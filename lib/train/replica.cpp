@@ -30,6 +30,11 @@ void require_plan_of(const comm::Communicator& comm, const data::Plan& plan) {
                     "give PlanOptions::ranks the size of the communicator, or of \"batch\"");
 }
 
+/// The threads of this rank's products. Local.
+int threads_of(const ReplicaOptions& options, const Groups& groups) {
+  return options.threads > 0 ? options.threads : groups.all.own_cores();
+}
+
 }  // namespace
 
 Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Groups& groups,
@@ -54,7 +59,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
     const ReplicaBuffers buffers = training_buffers(shape, plan, options);
     exchange = buffers.exchange;
     rows_ = buffers.rows;
-    require_memory(shape, buffers, snapshot_blocks(options), groups_);
+    require_memory(shape, buffers, snapshot_blocks(options), groups_, threads_of(options, groups_));
     make_network(shape, options);
     nn::initialise(*network_, options.seed);
   });
@@ -81,7 +86,7 @@ Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaO
     require_consistent(options, groups_.model_ranks());
     const ReplicaBuffers buffers = evaluation_buffers(groups_.batch.size(), options);
     rows_ = buffers.rows;
-    require_memory(saved.shape, buffers, {}, groups_);
+    require_memory(saved.shape, buffers, {}, groups_, threads_of(options, groups_));
     make_network(saved.shape, options);
     read_weights(saved, *network_);
   });
@@ -117,7 +122,7 @@ void Replica::require_loss(const char* use) const {
 void Replica::make_network(const nn::NetworkShape& shape, const ReplicaOptions& options) {
   const bool on_device = options.device == Device::cuda;
   const bool sliced = plan_ && is_canonical(options);
-  set_product_threads(options.threads > 0 ? options.threads : groups_.all.own_cores());
+  set_product_threads(threads_of(options, groups_));
   products_ = is_strict(options, on_device ? "cuBLAS" : library_products_name())
                   ? make_strict_products(on_device ? Simd::automatic : options.simd, options.zeros,
                                          on_device ? Precision::float32 : options.precision)
@@ -194,15 +199,13 @@ nn::Tally Replica::train(std::uint64_t step, std::span<const float> features,
                       "count the steps of each epoch from 0");
   }
   const auto rank = static_cast<std::uint64_t>(groups_.batch.rank());
-  data::Batch batch = data::batch_at(*plan_, step, rank, targets.labels, {});
-  batch.values = targets.values;
-  batch.weights = targets.weights;
+  const data::Batch batch = batch_with_targets(*plan_, step, rank, targets);
   nn::require_targets(targets, network_->loss_function(), batch.piece.size(), shape().classes,
                       plan_->positions(step, rank).begin);
   PhaseSeconds seconds;
   if (MicroBatches* const parts = training_step.micro_batches()) {
     require_features(features, batch.piece.size(), shape().features);
-    parts->set_features(features);
+    parts->stage({batch, features, {}}, 1);
     return train(batch, seconds).tally;
   }
   if (!device_) {
@@ -250,11 +253,7 @@ data::Prefetch Replica::prefetch(data::BatchReader& reader, std::uint64_t batche
 data::Batch Replica::load(data::Prefetch& batches, std::uint64_t epoch, std::uint64_t step) {
   if (MicroBatches* const parts = training().micro_batches()) {
     const data::StagedBatch staged = batches.take(epoch, step);
-    if (staged.bytes.empty()) {
-      parts->set_features(staged.floats);
-    } else {
-      parts->set_features(staged.bytes, batches.divisor());
-    }
+    parts->stage(staged, batches.divisor());
     return staged.batch;
   }
   if (!device_) {
@@ -274,6 +273,8 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
   StepResult result;
   groups_.fail_together([&] {
     result = training().run(batch, seconds, stop);
+    ++steps_;
+    examples_ += batch.global_examples;
     why_skipped_.clear();
     if (result.not_finite == nullptr) return;
     const auto results = training().results(batch);
@@ -283,7 +284,7 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
     if (found.is_bad_input) throw comm::AgreedError(ExitCode::data, found.text, mend_values);
     why_skipped_ = std::move(found.text);
     if (result.skipped) return;
-    throw_diverged(steps_ + 1, why_skipped_,
+    throw_diverged(steps_, why_skipped_,
                    found.in_features
                        ? "mend these records of the data, or what computes their features"
                        : lower_rate);
@@ -291,8 +292,6 @@ StepResult Replica::train(const data::Batch& batch, PhaseSeconds& seconds, std::
   if (groups_.model != nullptr) {
     groups_.model->all_reduce(std::span<std::uint64_t>(&result.stop, 1), comm::Op::max);
   }
-  ++steps_;
-  examples_ += batch.global_examples;
   return result;
 }
 

@@ -144,7 +144,9 @@ class Replica {
   /// The optimizer of training. Local.
   const optim::OptimizerOptions& optimizer() const noexcept { return optimizer_; }
 
-  /// Number of completed steps, and of examples of all ranks in them.
+  /// Number of completed steps, and of examples of all ranks in them. A step whose train() ended
+  /// with exit code 76, or with 65 for its features, is one of them, though skipped_steps() may
+  /// count it, too.
   std::uint64_t steps() const noexcept { return steps_; }
   std::uint64_t examples() const noexcept { return examples_; }
 
@@ -175,7 +177,8 @@ class Replica {
   ///          position of the example in the plan's order (Plan::positions); comm::AgreedError if
   ///          the loss or a gradient is not finite (76), naming rank, layer and records, or if the
   ///          weights of the step cannot divide (65), or if replicas differ (70);
-  ///          comm::CommError.
+  ///          comm::CommError. After an AgreedError or a CommError weights and optimizer state are
+  ///          unspecified: restore() a checkpoint before the next step.
   /// Ranks    collective: all ranks must train the same step.
   nn::Tally train(std::uint64_t step, std::span<const float> features, const nn::Targets& targets);
 

@@ -96,7 +96,9 @@ struct ReplicaOptions {
   Simd simd = Simd::automatic;     ///< of strict products on the CPU
   Zeros zeros = Zeros::automatic;  ///< of strict products on the CPU
   bool keeps_snapshots = false;    ///< make_shared_snapshot() will be called; for the command
-  int threads = 0;                 ///< of this rank's products; 0: Communicator::own_cores()
+  /// Threads of this rank's products, which all its replicas share: the last one that is made sets
+  /// them. 0: Communicator::own_cores().
+  int threads = 0;
   /// Gradient accumulation: the most examples of a rank that are computed at a time, so that memory
   /// is needed for their activations only; 0: all of its piece of the batch. With strict products
   /// it does not affect results. Not less than a leaf, not on a device, and not with a layer that

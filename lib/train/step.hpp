@@ -66,6 +66,15 @@ inline nn::Targets targets_of(const data::Batch& batch) noexcept {
   return targets;
 }
 
+/// The batch of `rank` at `step` of an epoch of `plan`, with these targets and without ids. Local.
+inline data::Batch batch_with_targets(const data::Plan& plan, std::uint64_t step,
+                                      std::uint64_t rank, const nn::Targets& targets) noexcept {
+  data::Batch batch = data::batch_at(plan, step, rank, targets.labels, {});
+  batch.values = targets.values;
+  batch.weights = targets.weights;
+  return batch;
+}
+
 /// Blocks that are all-gathered in one collective.
 using Blocks = std::vector<std::span<std::byte>>;
 
@@ -177,7 +186,7 @@ class Step {
   /// identical on every rank.
   ///
   /// The batch's features must be in the network's rows(batch.piece), staged on the device, or with
-  /// micro-batches those of MicroBatches::set_features(). Adds the time of each phase to `seconds`,
+  /// micro-batches those of MicroBatches::stage(). Adds the time of each phase to `seconds`,
   /// which begins with that of reading the batch. `stop`: this rank's request to stop, a number of
   /// the caller's; it travels with the results. Allocates no memory that grows with network or
   /// batch, except for embeddings, audits, where a batch has another size than the one before, and

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -295,6 +296,13 @@ std::vector<nn::NumberedLayer<float>> make_layers_of(const nn::NetworkShape& sha
 }
 
 std::unique_ptr<Mesh> make_mesh(comm::Communicator& ranks, const MeshSizes& sizes) {
+  comm::together(ranks, [&] {
+    constexpr std::uint64_t max = std::numeric_limits<int>::max();
+    if (std::max(sizes.batch, sizes.model) <= max) return;
+    throw ConfigError("mesh batch=" + std::to_string(sizes.batch) +
+                          ", model=" + std::to_string(sizes.model) + " has too many ranks",
+                      "give sizes whose product is the number of ranks");
+  });
   return std::make_unique<Mesh>(
       ranks, std::vector<MeshDimension>{{"batch", static_cast<int>(sizes.batch)},
                                         {"model", static_cast<int>(sizes.model)}});
@@ -313,8 +321,7 @@ void Groups::fail_together(const std::function<void()>& work) const {
     std::uint64_t step = 0;
     std::uint64_t good_steps = 0;
   };
-  std::vector<Failure> failures(static_cast<std::size_t>(model->size()));
-  Failure& mine = failures[static_cast<std::size_t>(model->rank())];
+  Failure mine;
   std::string text;
   try {
     work();
@@ -326,8 +333,7 @@ void Groups::fail_together(const std::function<void()>& work) const {
     text = error.what();
   }
   if (model->all_agree(mine.code == 0)) return;
-  const auto blocks = std::as_writable_bytes(std::span(failures));
-  model->all_gather(std::span(&blocks, 1));
+  const auto failures = comm::gather_each(*model, mine);
   const auto texts = comm::gather_text(*model, text);
   const auto first = std::find_if(failures.begin(), failures.end(),
                                   [](const Failure& failure) { return failure.code != 0; });

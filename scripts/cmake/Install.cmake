@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 
 # The public API: the headers that a program includes. Headers that these include are installed too.
 set(LOCKSTEP_API
-    lockstep.hpp base/errors.hpp
+    lockstep.hpp base/errors.hpp base/philox.hpp
     collectives/communicator.hpp collectives/agreement.hpp
     data/source.hpp data/table.hpp data/plan.hpp
     distribute/tensor.hpp distribute/dataset.hpp distribute/sources.hpp distribute/strategy.hpp

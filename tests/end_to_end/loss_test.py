@@ -222,7 +222,8 @@ class Losses(command.CommandTest):
     def test_refusals_of_numbers(self):
         data = ("--data", self.table(), "--label-column y", FLAGS)
         for flags, texts in {"--loss cross-entropy": ["--loss cross-entropy", "there are numbers to predict", "squared-error or absolute-error or huber"],
-                             "--loss huber --huber-delta 0": ["--huber-delta 0.0", "not above 0"],
+                             "--loss huber --huber-delta 0": ["--huber-delta 0.0", "not a finite float32 above 0"],
+                             "--loss huber --huber-delta 1e39": ["--huber-delta 1e+39", "not a finite float32 above 0"],
                              "--label-smoothing 0.1": ["--label-smoothing", "--loss squared-error"]}.items():
             with self.subTest(flags=flags):
                 self.assert_refused(run("train", *data, flags), 2, texts)

@@ -175,6 +175,9 @@ class Networks(command.CommandTest):
         run_file.write_text('optimizer = "sgd"\nbalance = true\ndevice = "cuda"\n')
         self.assertEqual(planned(run_file, "--ranks 4"), planned("--optimizer sgd --balance --device cuda --ranks 4"))
         self.assertEqual(planned("--survive")["snapshot_bytes"], (3 + 6) * weights)
+        lenet = REPOSITORY / "configs/lenet.toml"
+        few, many = (planned(lenet, f"--data synthetic --threads {threads}")["bytes"] for threads in (1, 32))
+        self.assertLess(few, many)  # which gather windows of more images at once
         for flags in ("", "--optimizer sgd"):
             with self.subTest(flags):
                 large = ("--layers 200000,200000", flags)

@@ -60,6 +60,13 @@ TEST_CASE("maps and structs are batched, cut and described by their parts", "[di
   CHECK_THROWS_WITH(unequal.begin(), Catch::Contains("parts named \"x, y\" and \"x\", \"y\""));
 }
 
+TEST_CASE("batches of different rows, or without an axis, are not joined", "[distribute]") {
+  CHECK(join_batches<Numbers>({{1, 2}, {3}}) == Numbers{1, 2, 3});
+  const Numbers scalar(Shape{}, {1});
+  CHECK_THROWS_AS(join_batches<Numbers>({scalar, scalar}), DataError);
+  CHECK_THROWS_AS(join_batches<Numbers>({Numbers{1}, Numbers(Shape{1, 1}, {1})}), DataError);
+}
+
 TEST_CASE("values of several parts are reduced, gathered and read", "[distribute]") {
   const auto text = on_all(2, [](comm::Communicator& comm) {
     Strategy strategy(comm);

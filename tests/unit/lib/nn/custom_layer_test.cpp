@@ -341,6 +341,53 @@ TEST_CASE("a layer written for one example has the gradients of the batch",
         "0.25");
 }
 
+namespace {
+
+/// y = slope * sqrt(x), whose derivative is infinite at x = 0.
+struct Root {
+  std::string name() const { return "root"; }
+  CustomSizes sizes(const FeatureShape& input) const {
+    return {.output = input, .weights = {{"slope", input.size(), Start::ones()}}};
+  }
+  template <class Real>
+  void forward(std::span<const Real> x, Weights<const Real> weights, std::span<Real> y) const {
+    for (std::size_t i = 0; i < x.size(); ++i) y[i] = weights[0][i] * std::sqrt(x[i]);
+  }
+  template <class Real>
+  void backward(std::span<const Real> x, Weights<const Real> weights, std::span<const Real> dy,
+                std::span<Real> dx, Weights<Real> dweights) const {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      dx[i] = weights[0][i] * dy[i] / (2 * std::sqrt(x[i]));
+      dweights[0][i] = std::sqrt(x[i]) * dy[i];
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an example of weight 0 adds 0 where a derivative is infinite", "[nn][custom]") {
+  const auto products = make_strict_products(Simd::automatic);
+  const NetworkShape shape(flat(1), {Dense{1, Activation::identity}, custom(Root())}, 1);
+  Network<float> network(shape, 2, *products);
+  network.set_loss(*built_in_loss<float>(regression_loss));
+  for (const std::size_t tensor : {0, 2, 3}) {  // weight, slope, weight; biases are 0
+    network.parameters().set_logical_value(tensor, std::vector<float>{1});
+  }
+  network.inputs({0, 2})(0, 0) = 4;
+  network.inputs({0, 2})(1, 0) = 0;
+  const std::vector<float> values = {0, 5};
+  const std::vector<float> weights = {1, 0};
+  Targets targets = {{}, values};
+  targets.weights = weights;
+  network.forward({0, 2}, TrainingRows{});
+  network.loss({0, 2}, targets, true);
+  network.backward({0, 2});
+  CHECK(network.gradient(0, {0, 2})(0, 0) == 1);  // 2 y / (2 sqrt(4))
+  CHECK(network.gradient(0, {0, 2})(1, 0) == 0);
+  network.weight_gradients({0, 2}, 1, {0, network.parameters().values().size()});
+  CHECK(network.parameters().gradients()[0] == 4);
+}
+
 TEST_CASE("checkpoints with custom layers need their kinds", "[checkpoint][custom]") {
   const test::TemporaryFolder folder;
   const NetworkShape shape = own_network();

@@ -168,6 +168,11 @@ TEST_CASE("absolute error and Huber loss have the figures of PyTorch", "[nn]") {
     CHECK(built_in_loss<double>(name) == nullptr);
   }
   CHECK_THROWS_AS(HuberLoss<float>(0), ConfigError);
+  for (const double delta : {1e39, 1e-50}) {  // not in float
+    CHECK(built_in_loss<float>(huber_loss(delta)) == nullptr);
+    CHECK(built_in_loss<double>(huber_loss(delta)) != nullptr);
+    CHECK_THROWS_WITH(HuberLoss<float>(delta), Catch::Contains("not a finite float32 above 0"));
+  }
 }
 
 namespace {

@@ -281,11 +281,19 @@ TEST_CASE("a graph is described with its names", "[nn][graph]") {
   named.layers[0].name = "a";
   CHECK_FALSE(named.is_mlp());  // its widths do not say the name
   // Windows of 3x3 pixels of 4 channels at 30 positions, of up to 242 images together.
-  CHECK(residual_network().window_values(8, 1) == 8 * 30 * 9 * 4);
+  CHECK(residual_network().window_values(8, 1, 1) == 8 * 30 * 9 * 4);
   // Nodes of the tree: of 128 images there, and of 512 with 6 channels at 9 positions.
-  CHECK(residual_network().window_values(1000, 1) == 512 * 9 * 9 * 6);
-  CHECK(residual_network().window_values(1000, 500) == 500 * 30 * 9 * 4);
-  CHECK(NetworkShape(4, {5}, 3).window_values(1000, 1) == 0);
+  CHECK(residual_network().window_values(1000, 1, 1) == 512 * 9 * 9 * 6);
+  CHECK(residual_network().window_values(1000, 500, 1) == 500 * 30 * 9 * 4);
+  // In forward and dX 60 images for each thread, and so without training and where all is frozen.
+  CHECK(residual_network().window_values(1000, 1, 16) == 16 * 60 * 30 * 9 * 4);
+  NetworkShape single(image, {convolution(4), Flatten{}}, 3);
+  const double forward = 121 * 30 * 9 * 2;
+  CHECK(single.window_values(1000, 0, 1) == forward);
+  CHECK(single.window_values(1000, 1, 1) == 256 * 30 * 9 * 2);
+  single.layers[0].frozen = true;
+  CHECK(single.window_values(1000, 1, 1) == forward);
+  CHECK(NetworkShape(4, {5}, 3).window_values(1000, 1, 1) == 0);
   // Values, outputs and their gradients, and the largest output that is taken twice.
   CHECK(residual_network().row_values() == 60 + 2 * (7 * 30 * 4 + 7 * 9 * 6 + 6 + 3) + 30 * 4);
 }

@@ -439,6 +439,8 @@ TEST_CASE("options that do not fit an optimizer are refused", "[optimizer]") {
   CHECK_THAT(refusal({.schedule = {.kind = ScheduleKind::cosine, .warmup = 10, .steps = 10}}),
              Contains("`warmup=10`") && Contains("none of 10 steps"));
   CHECK_THAT(refusal({.schedule = {.kind = ScheduleKind::step, .every = 0}}), Contains("every"));
+  CHECK_THAT(refusal({.schedule = {.kind = ScheduleKind::exponential, .decay = 1e-310}}),
+             Contains("decay=1e-310") && Contains("schedule=step"));
 }
 
 TEST_CASE("schedules have the factors of their formulas", "[optimizer]") {
@@ -460,6 +462,11 @@ TEST_CASE("schedules have the factors of their formulas", "[optimizer]") {
     CHECK(linear.factor(step) == 1 - 0.5 * std::min(1.0, t / 50));
   }
   CHECK(stairs.factor(3) == 1);
+  const Schedule constant = {.kind = ScheduleKind::exponential, .decay = 1};
+  CHECK(constant.factor(1'000'000) == 1);
+  const Schedule slow = {.kind = ScheduleKind::exponential, .decay = 0.9};
+  CHECK(std::abs(slow.factor(3000) / std::pow(0.9, 3000) - 1) < 1e-13);
+  CHECK(slow.factor(10'000) == 0);
   for (const double last : {0.0, 0.1}) {  // which the formulas give but for their last bits
     for (const auto kind : {ScheduleKind::linear, ScheduleKind::cosine}) {
       const Schedule schedule = {.kind = kind, .steps = 50, .last = last};

@@ -57,7 +57,7 @@ TEST_CASE("of ranks that share a replica, whole layers count once a rank", "[wor
   CHECK(two.exchange.bytes == 8 * 32 * (2 * 4 + 48 + 48 + 2 * 30 + 2 * 30 + 2 * 2));
   CHECK(two.publish.bytes == 8 * weights_of_all);
   const ReplicaBuffers buffers = training_buffers(shape, plan_of(1), {});
-  CHECK(buffers.bytes(shape, 1) - buffers.bytes(shape, 2) == 4 * buffers.blocks * shared / 2);
+  CHECK(buffers.bytes(shape, 1, 1) - buffers.bytes(shape, 2, 1) == 4 * buffers.blocks * shared / 2);
 }
 
 TEST_CASE("a rank without examples does not read the weights", "[work]") {

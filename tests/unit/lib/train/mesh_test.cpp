@@ -136,6 +136,11 @@ TEST_CASE("what one group of a mesh agrees to be wrong ends all of them, as the 
   for (const auto& text : texts) CHECK_THAT(text, Catch::StartsWith("70: odd one"));
 }
 
+TEST_CASE("a mesh of more ranks than an int holds is refused", "[mesh]") {
+  const auto make = [](comm::Communicator& comm) { make_mesh(comm, {4294967298, 1}); };
+  CHECK_THROWS_WITH(comm::run_ranks(2, make), Catch::Contains("batch=4294967298"));
+}
+
 TEST_CASE("a run that diverges under a mesh ends on all of its ranks", "[mesh]") {
   ToyRun run;
   run.model = 2;

@@ -31,6 +31,7 @@ struct Case {
   std::string loss;
   std::size_t outputs = width;
   std::vector<std::string> metrics = {};
+  Metric own = {};  // one more, if it has a function
 };
 
 const std::vector<Case> cases = {{"classes", "softmax cross-entropy", 4, {"top-2", "auc"}},
@@ -86,6 +87,7 @@ Evaluation evaluated(const Case& one, comm::Communicator& comm) {
   for (const auto& name : one.metrics) {
     metrics.push_back(metric_named(name, loss.target(), one.outputs));
   }
+  if (one.own.of_set || one.own.of_example) metrics.push_back(one.own);
   const data::Plan plan = evaluation_plan(examples, comm.size());
   Echo echo(one.outputs);
   std::uint64_t step = 0;
@@ -134,6 +136,15 @@ TEST_CASE("metrics that differ between ranks are refused on all of them", "[pred
   CHECK_THAT(refusal({"auc"}), Catch::StartsWith("2: the evaluation differs between ranks:") &&
                                    Catch::Contains("'top-2' of examples, 'auc' of the set"));
   CHECK_THAT(refusal({"auc", "top-2"}), Catch::Contains("'auc' of the set, 'top-2' of examples"));
+}
+
+TEST_CASE("what a metric of the set throws, all ranks throw", "[predict]") {
+  Case one = cases[0];
+  one.own = {.name = "own", .of_set = [](const ScoredSet&) -> double {
+               throw std::runtime_error("not a set for it");
+             }};
+  CHECK(test::refusal(2, [&](comm::Communicator& comm) { evaluated(one, comm); }) ==
+        "1: not a set for it");
 }
 
 TEST_CASE("a metric has one name", "[predict]") {

@@ -8,6 +8,8 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/collectives/agreement.hpp"
@@ -465,17 +467,36 @@ TEST_CASE("features that are not finite are named by their place in the epoch", 
     auto data = strategy.distribute_dataset(from_elements(examples).batch(8),
                                             {.policy = data::ShardPolicy::data});
     train::Replica replica({2, {3}, 2}, data);
-    return refusal_of([&] {
+    auto text = refusal_of([&] {
       for (const auto& batch : data) replica.train(batch);
     });
+    return std::tuple(std::move(text), replica.steps(), replica.examples());
   });
-  for (const std::string& text : refusals) {
+  for (const auto& [text, steps, trained] : refusals) {
+    CHECK(steps == 3);
+    CHECK(trained == 24);
     CHECK_THAT(text, Catch::StartsWith("76: training diverged at step 3 (counted from 1): ") &&
                          Catch::Contains("in the features, for example 17 of the epoch (counted "
                                          "from 0)") &&
                          Catch::Contains("remedy: mend these records") &&
                          !Catch::Contains("learning_rate"));
   }
+}
+
+TEST_CASE("a step whose update is not finite is counted, and start_from() refused after it",
+          "[train]") {
+  comm::SelfCommunicator comm;
+  const data::Plan plan({.records = 8, .batch_size = 8});
+  train::Replica replica({2, {}, 2}, plan, comm,
+                         {.optimizer = {.kind = optim::OptimizerKind::sgd, .learning_rate = 3e38}});
+  const std::vector<float> x(16, 1000);
+  const std::vector<std::int32_t> labels = {0, 0, 0, 0, 1, 1, 1, 1};
+  CHECK_THAT(refusal_of([&] { replica.train(0, x, nn::Targets(labels)); }),
+             Catch::StartsWith("76: training diverged at step 1 "));
+  CHECK(replica.steps() == 1);
+  CHECK(replica.examples() == 8);
+  CHECK(replica.skipped_steps() == 0);
+  CHECK_THROWS_WITH(replica.start_from({.from = "none"}), Catch::Contains("after 1 step of"));
 }
 
 TEST_CASE("weighted records of a data set train as those of a reader", "[train]") {
