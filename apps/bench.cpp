@@ -29,10 +29,10 @@ namespace {
 
 constexpr std::uint64_t max_seconds = 86'400;
 
-/// The amount that one rank read, in whole numbers, and its duration. See gather_figures().
+/// The amount that one rank read, and its duration.
 struct Reading {
-  double records = 0;
-  double bytes = 0;
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;
   double open_seconds = 0;
   double seconds = 0;
 };
@@ -82,18 +82,18 @@ Reading read(Bench& bench, std::uint64_t seconds, comm::Communicator& comm) {
       for (std::uint64_t step = 0; step < plan.steps(); ++step) {
         const std::size_t rows = reader.piece(step).size();
         reader.read(epoch, step, std::span(x).first(rows * reader.features()));
-        reading.records += static_cast<double>(rows);
+        reading.records += rows;
       }
       reading.seconds += lap.take();
     }
-    reading.bytes = static_cast<double>(bench.source->bytes_read());
+    reading.bytes = bench.source->bytes_read();
   });
   return reading;
 }
 
-double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
-
-std::uint64_t whole(double number) { return static_cast<std::uint64_t>(number); }
+double per_second(std::uint64_t amount, double seconds) {
+  return seconds > 0 ? static_cast<double>(amount) / seconds : 0;
+}
 
 /// Sums over all ranks, with the slowest rank's times.
 Reading together(const std::vector<Reading>& readings) {
@@ -108,8 +108,8 @@ Reading together(const std::vector<Reading>& readings) {
 }
 
 nlohmann::ordered_json to_json(const Reading& reading) {
-  return {{"records", whole(reading.records)},
-          {"bytes", whole(reading.bytes)},
+  return {{"records", reading.records},
+          {"bytes", reading.bytes},
           {"open_seconds", reading.open_seconds},
           {"seconds", reading.seconds},
           {"records_per_second", per_second(reading.records, reading.seconds)},
@@ -121,8 +121,9 @@ void print_readings(const std::vector<Reading>& readings) {
              "read", "records/s", "bytes/s");
   const auto row = [](const std::string& name, const Reading& one) {
     fmt::print("{:<8} {:>12} {:>12} {:>8.3f} s {:>8.3f} s {:>14} {:>10}/s\n", name,
-               grouped(whole(one.records)), bytes_text(one.bytes), one.open_seconds, one.seconds,
-               grouped(whole(per_second(one.records, one.seconds))),
+               grouped(one.records), bytes_text(static_cast<double>(one.bytes)), one.open_seconds,
+               one.seconds,
+               grouped(static_cast<std::uint64_t>(per_second(one.records, one.seconds))),
                bytes_text(per_second(one.bytes, one.seconds)));
   };
   for (std::size_t i = 0; i < readings.size(); ++i) row(fmt::format("rank {}", i), readings[i]);
@@ -149,7 +150,7 @@ void bench_data(const Arguments& arguments, const RunConfig& config, comm::Commu
   std::uint64_t seconds = 0;
   comm::together(comm, [&] { seconds = arguments.number("seconds", 1, max_seconds).value_or(0); });
   Bench bench = make_bench(config, comm);
-  const auto readings = gather_figures(read(bench, seconds, comm), comm);
+  const auto readings = comm::gather_each(comm, read(bench, seconds, comm));
   if (comm.rank() != 0) return;
   if (arguments.given("json")) {
     auto json = to_json(together(readings));
@@ -196,17 +197,8 @@ Syntax bench_syntax() {
   syntax.usage = "data|collectives|step";
   for (const Part& part : parts) {
     const Syntax own = part.syntax();
-    for (const std::string& name : own.settings) {
-      if (!syntax.takes(name)) syntax.settings.push_back(name);
-    }
-    for (const Flag& flag : own.flags) {
-      const auto same = [&](const Flag& other) {
-        return other.name == flag.name && other.argument == flag.argument;
-      };
-      if (std::none_of(syntax.flags.begin(), syntax.flags.end(), same)) {
-        syntax.flags.push_back(flag);
-      }
-    }
+    syntax.settings.insert(syntax.settings.end(), own.settings.begin(), own.settings.end());
+    syntax.flags.insert(syntax.flags.end(), own.flags.begin(), own.flags.end());
   }
   return syntax;
 }

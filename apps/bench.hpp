@@ -1,10 +1,6 @@
 // The parts of `bench`: what one rank of `comm` measures. Rank 0 prints.
 #pragma once
 
-#include <cstddef>
-#include <span>
-#include <vector>
-
 #include "apps/cli.hpp"
 #include "lockstep/collectives/communicator.hpp"
 
@@ -22,15 +18,5 @@ void bench_collectives(const Arguments& arguments, const RunConfig& config,
 /// `bench step`: the phases of a training step, beside what these cores and caches can do.
 Syntax bench_step_syntax();
 void bench_step(const Arguments& arguments, const RunConfig& config, comm::Communicator& comm);
-
-/// What all ranks measured, in rank order: structs of doubles. Collective.
-template <class Figures>
-std::vector<Figures> gather_figures(const Figures& mine, comm::Communicator& comm) {
-  constexpr std::size_t figures = sizeof(Figures) / sizeof(double);
-  std::vector<Figures> all(static_cast<std::size_t>(comm.size()));
-  all[static_cast<std::size_t>(comm.rank())] = mine;
-  comm.all_gather(std::span(reinterpret_cast<double*>(all.data()), figures * all.size()));
-  return all;
-}
 
 }  // namespace lockstep::apps

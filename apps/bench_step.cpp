@@ -102,12 +102,11 @@ struct Amount {
 /// because ranks that share cores may work one after the other. Collective.
 double rate_of_all(const TimedWork& mine, comm::Communicator& comm) {
   struct RankWork {
-    double node;
+    int node;
     TimedWork work;
   };
-  std::map<double, TimedWork> hosts;
-  for (const auto& [node, work] :
-       gather_figures(RankWork{static_cast<double>(comm.place().node), mine}, comm)) {
+  std::map<int, TimedWork> hosts;
+  for (const auto& [node, work] : comm::gather_each(comm, RankWork{comm.place().node, mine})) {
     TimedWork& host = hosts.try_emplace(node, TimedWork{0, work.begin, 0}).first->second;
     host.amount += work.amount;
     host.begin = std::min(host.begin, work.begin);
@@ -465,7 +464,7 @@ void bench_step(const Arguments& arguments, const RunConfig& config, comm::Commu
                                               feature_bytes, job.replica->groups().model_ranks());
   StepBench bench(options, job, work, recording.recorder(), comm);
   const Amount amount = bench.warm_up(rounds, steps);
-  const auto ranks = gather_figures(bench.run(amount), comm);
+  const auto ranks = comm::gather_each(comm, bench.run(amount));
   const std::string where = ranks_text(comm);
   const StepFindings found = {job,    config, comm.backend(),       comm.place().nodes, simd,
                               amount, work,   bench.probed_bytes(), mean_of(ranks),     ranks};

@@ -101,9 +101,10 @@ Arguments arguments_of(const Syntax& syntax, const cxxopts::ParseResult& result)
     }
   }
   if (arguments.operands.size() > syntax.operands) {
-    throw ConfigError(fmt::format("{}: {}", counted(arguments.operands.size(), syntax.operand),
-                                  fmt::join(arguments.operands, " ")),
-                      fmt::format("write `{} {}`", syntax.command, syntax.usage));
+    std::string problem = fmt::format("{}: {}", counted(arguments.operands.size(), syntax.operand),
+                                      fmt::join(arguments.operands, " "));
+    if (syntax.operands > 0) problem += fmt::format("; at most {} can be given", syntax.operands);
+    throw ConfigError(problem, fmt::format("write `{} {}`", syntax.command, syntax.usage));
   }
   return arguments;
 }
@@ -154,22 +155,52 @@ void require_no_values(const Syntax& syntax, const std::vector<std::string>& wor
   }
 }
 
-/// Throws for `word`, the last one, a flag whose value is missing.
+/// What --help prints behind the name of a flag, empty if it takes no value; nullopt if the command
+/// has no such flag.
+std::optional<std::string> argument_of(const Syntax& syntax, const std::string& name) {
+  if (name == "help") return "";
+  if (name == set_flag.name && !syntax.settings.empty()) return set_flag.argument;
+  if (syntax.takes(name)) return find_setting(name)->argument;
+  for (const Flag& flag : syntax.flags) {
+    if (flag.name == name) return flag.argument;
+  }
+  return std::nullopt;
+}
+
+/// Throws for `word`, a flag whose value is missing.
 [[noreturn]] void refuse_missing_value(const Syntax& syntax, const std::string& word) {
   const std::string name = word.substr(word.find_first_not_of('-'));
-  std::string argument;
-  if (name == set_flag.name) argument = set_flag.argument;
-  if (syntax.takes(name)) argument = find_setting(name)->argument;
-  for (const Flag& flag : syntax.flags) {
-    if (flag.name == name) argument = flag.argument;
-  }
+  const std::string argument = argument_of(syntax, name).value_or("");
   if (argument.empty()) refuse(syntax, word);
   throw ConfigError("--" + name + ": no value", "write --" + name + " " + argument);
+}
+
+/// Throws for a flag that another flag follows where its value should be: cxxopts takes any word
+/// for the value. Throws for a switch whose value follows a space: cxxopts takes it for an operand.
+void require_values(const Syntax& syntax, const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "--") return;
+    if (!word.starts_with("--")) continue;
+    const std::string name = word.substr(2);
+    const std::string argument = argument_of(syntax, name).value_or("");
+    const std::string& next = words[i + 1];
+    if (syntax.takes(name) && argument == "true|false") {
+      const bool is_true = next == "true" || next == "yes";
+      if (!is_true && next != "false" && next != "no") continue;
+      throw ConfigError(word + ": its value '" + next + "' follows a space",
+                        "write " + word + (is_true ? "=true" : "=false"));
+    }
+    if (argument.empty()) continue;
+    if (next == "-h" || next.starts_with("--")) refuse_missing_value(syntax, word);
+    ++i;  // `next` is the value
+  }
 }
 
 cxxopts::ParseResult parse_words(cxxopts::Options& options, const Syntax& syntax,
                                  const std::vector<std::string>& words) {
   require_no_values(syntax, words);
+  require_values(syntax, words);
   const std::string& command = syntax.command;
   std::vector<const char*> argv = {command.c_str()};
   for (const auto& word : words) argv.push_back(word.c_str());
@@ -209,7 +240,8 @@ std::string run_dir_in(const std::vector<std::string>& command) {
   const std::string flag = "--run-dir";
   std::string found;
   for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == flag && i + 1 < command.size()) found = command[i + 1];
+    const bool has_next = i + 1 < command.size() && !command[i + 1].starts_with("--");
+    if (command[i] == flag && has_next) found = command[i + 1];
     if (command[i].starts_with(flag + "=")) found = command[i].substr(flag.size() + 1);
   }
   return found;

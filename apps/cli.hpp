@@ -54,7 +54,7 @@ struct Syntax {
 inline const Flag set_flag = {"set", "KEY=VALUE", "another way to give a setting"};
 
 /// The last value of --run-dir in a command, as "--run-dir DIR" or "--run-dir=DIR"; empty if it has
-/// none.
+/// none. In the first form, a word that begins with "--" is no value.
 std::string run_dir_in(const std::vector<std::string>& command);
 
 /// Writes the exit code of a job into the folder of its run, for `lockstep launch`: mpirun with its
@@ -111,8 +111,8 @@ RunConfig config_over(const RunConfig& base, const Arguments& arguments);
 
 /// Parses the words after the subcommand's name.
 ///
-/// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value, more
-///          operands than the command takes.
+/// Errors   throws ConfigError: unknown flag (with the nearest valid name), missing value (also if
+///          a word that begins with -- follows), more operands than the command takes.
 Arguments parse_arguments(const Syntax& syntax, const std::vector<std::string>& words);
 
 /// True on rank 0 of a launcher's processes, and without a launcher. Local.

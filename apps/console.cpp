@@ -74,10 +74,16 @@ void Banner::print() const {
   std::fflush(stdout);
 }
 
-void print_table(const std::vector<std::vector<std::string>>& lines) {
+std::string on_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+void print_table(std::vector<std::vector<std::string>> lines) {
   std::vector<std::size_t> widths(lines.front().size());
-  for (const auto& line : lines) {
+  for (auto& line : lines) {
     for (std::size_t i = 0; i < line.size(); ++i) {
+      line[i] = presentable(on_one_line(std::move(line[i])));
       const auto width = std::count_if(line[i].begin(), line[i].end(), begins_character);
       widths[i] = std::max(widths[i], static_cast<std::size_t>(width));
     }
@@ -301,9 +307,7 @@ std::string error_in_words(const train::Evaluation& test, const OutputNames& nam
       "{} of {} examples {} ({:.1f} %)", grouped(wrong), grouped(test.examples),
       test.labels.empty() ? "misclassified" : "have a wrong label", 100 * (1 - test.accuracy()));
   const auto name = [&](std::size_t label) {
-    std::string word = names.classes.empty() ? std::to_string(label) : names.classes[label];
-    std::replace(word.begin(), word.end(), '\n', ' ');
-    return word;
+    return names.classes.empty() ? std::to_string(label) : on_one_line(names.classes[label]);
   };
   if (wrong > 0 && !test.labels.empty()) return text + "; " + worst_flag_text(test, name);
   if (wrong == 0 || test.confusion.empty()) return text;
@@ -359,7 +363,7 @@ void print_report(const train::Evaluation& test, const std::vector<std::string>&
   std::uint64_t support = 0;
   for (const train::ClassCounts& counts : test.classes()) {
     const std::size_t index = lines.size() - 1;
-    lines.push_back({classes.empty() ? std::to_string(index) : presentable(classes[index]),
+    lines.push_back({classes.empty() ? std::to_string(index) : classes[index],
                      score(counts.precision()), score(counts.recall()), score(counts.f1()),
                      grouped(counts.examples)});
     if (counts.f1() || !test.labels.empty()) macro.add(counts, 1);

@@ -28,8 +28,12 @@ struct Banner {
   void print() const;
 };
 
+/// `text` with spaces for its line breaks.
+std::string on_one_line(std::string text);
+
 /// Prints lines of equally many cells to stdout, in columns; the first is aligned to the left.
-void print_table(const std::vector<std::vector<std::string>>& lines);
+/// Cells are printed on one line, by presentable().
+void print_table(std::vector<std::vector<std::string>> lines);
 
 /// What the outputs of a network stand for.
 struct OutputNames {

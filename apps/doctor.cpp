@@ -313,11 +313,9 @@ void require_device_for_nccl(const RunConfig& config) {
 
 /// Checks the launch, and prints on rank 0. Collective; the same exit code on every rank.
 int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Communicator& world) {
-  FlightRecorder recorder(world.rank(), world.size());
+  Recording recording(config, world);
+  const RecordedIn recorded(recording.recorder(), world);  // each collective is progress
   const auto started = comm::detect_launcher();
-  const launching::Watchdog watchdog(recorder, world.rank(), static_cast<double>(config.timeout),
-                                     launching::is_rank(started), false);
-  const RecordedIn recorded(recorder, world);  // each collective is progress
   std::vector<launching::Finding> findings;
   launching::RankFacts mine = launching::own_facts(world);
   mine.build = fmt::format("{} {}", version, to_hex(executable_hash()));
@@ -351,7 +349,7 @@ int examine_launch(const Arguments& arguments, const RunConfig& config, comm::Co
   }
   comm::Communicator& comm = shared ? *shared : world;
   std::optional<RecordedIn> recorded_shared;
-  if (shared) recorded_shared.emplace(recorder, comm);
+  if (shared) recorded_shared.emplace(recording.recorder(), comm);
   const auto links = launching::measure_links(comm);
   const auto notes = notes_of_leftovers(world);
   const auto found = launching::find_problems(facts, comm.backend());

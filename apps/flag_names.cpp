@@ -16,6 +16,8 @@ std::optional<std::string> suggestion(std::string_view word, std::span<const std
       {"rate", "learning-rate"},
       {"bs", "batch-size"},
       {"batch", "batch-size"},
+      {"eps", "epsilon"},
+      {"wd", "weight-decay"},
       {"epoch", "epochs"},
       {"max-iter", "epochs"},
       {"max-steps", "steps"},

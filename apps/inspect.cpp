@@ -48,7 +48,7 @@ struct Contents {
 };
 
 std::string text_of(const ordered_json& value) {
-  if (value.is_string()) return presentable(value.get<std::string>());
+  if (value.is_string()) return on_one_line(value.get<std::string>());
   if (value.is_null()) return "-";
   if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
@@ -135,11 +135,6 @@ struct Spread {
   }
 };
 
-std::string shape_text(const nn::ParameterSpec& tensor) {
-  return tensor.vector ? fmt::format("[{}]", tensor.cols)
-                       : fmt::format("[{}, {}]", tensor.rows, tensor.cols);
-}
-
 Contents inspect_checkpoint(const fs::path& folder, bool verify) {
   Contents contents{.headline = "checkpoint " + folder.string(), .parts_name = "tensors"};
   if (verify) train::verify_checkpoint(folder);
@@ -178,7 +173,8 @@ Contents inspect_checkpoint(const fs::path& folder, bool verify) {
     hash.add(tensor, values);
     Spread spread;
     spread.add(values);
-    ordered_json part = {{"tensor", tensor.name}, {"shape", shape_text(tensor)}};
+    ordered_json part = {{"tensor", tensor.name},
+                         {"shape", train::shape_text(tensor.whole_shape())}};
     spread.add_to(part);
     part["hash"] = to_hex(hash.value());
     contents.parts.push_back(part);
@@ -416,6 +412,9 @@ Contents inspect_data(const std::string& path, const Arguments& arguments) {
   require_used(config, *sets.train);
   Contents contents{.headline = "data " + path, .parts_name = "sets"};
   contents.facts["divided by"] = static_cast<double>(sets.train->divisor());
+  if (const auto table = sets.train->table(); table != nullptr) {
+    contents.facts["standardized"] = table->standardized;
+  }
   const auto columns = sets.train->columns();
   if (!columns.empty()) contents.facts["columns"] = columns;
   train::CheckpointInfo info;

@@ -351,12 +351,6 @@ class NpyPredictions final : public PredictionWriter {
   Target target_;
 };
 
-/// A cell of the data for a terminal.
-std::string on_one_line(std::string cell) {
-  std::replace(cell.begin(), cell.end(), '\n', ' ');
-  return presentable(cell);
-}
-
 /// The first predictions as a table on stdout.
 class PredictionTable final : public PredictionWriter {
  public:
@@ -383,9 +377,6 @@ class PredictionTable final : public PredictionWriter {
   }
 
   void finish() override {
-    for (auto& line : lines_) {
-      for (std::string& cell : line) cell = on_one_line(std::move(cell));
-    }
     print_table(lines_);
     const std::size_t shown = lines_.size() - 1;
     if (shown == output_.records) return;
@@ -446,7 +437,11 @@ StdinCopy::StdinCopy() {
     while (const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), stdin)) {
       if (std::fwrite(bytes.data(), 1, count, copy.get()) != count) fail("written");
     }
-    if (std::ferror(stdin) != 0) throw DataError("stdin: cannot be read");
+    const int reason = errno;  // of fread, if it has failed
+    if (std::ferror(stdin) != 0) {
+      throw DataError("stdin: cannot be read: " + system_reason(reason),
+                      "pipe a table into it, or name a file");
+    }
     if (std::fflush(copy.get()) != 0) fail("written");
   } catch (const Error&) {
     remove();

@@ -77,11 +77,8 @@ std::string read_run_file(const std::string& path) {
   if (path.empty()) return "";
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    const bool is_value = path == "true" || path == "false";
     throw ConfigError(path + ": no such run file, or no regular file",
-                      is_value
-                          ? "write the value of a flag behind '=': --nesterov=" + path
-                          : "see configs/ for run files, and `lockstep train --help` for flags");
+                      "see configs/ for run files, and `lockstep train --help` for flags");
   }
   std::ifstream file(path);
   std::ostringstream text;
@@ -108,9 +105,12 @@ std::string flag_text(const toml::node& node, const std::string& place) {
     return shortest(number->get());
   }
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  if (node.is_date() || node.is_time() || node.is_date_time()) {
+    throw ConfigError(place + ": a date or time of TOML", "write it in quotes, as in \"01:00:00\"");
+  }
   const auto* list = node.as_array();
   if (list == nullptr) {
-    throw ConfigError(place + ": a table or date where a value should be",
+    throw ConfigError(place + ": a table where a value should be",
                       "write KEY = VALUE; but for [optimizer] and [schedule], settings stand in no "
                       "table");
   }

@@ -30,11 +30,10 @@ std::string literal(const toml::node& value) {
 
 std::string literal(const std::string& text) { return literal(toml::value<std::string>(text)); }
 
-float positive_number(const std::string& text) {
+float positive_number(const std::string& text, const char* remedy) {
   const auto number = number_in<float>(text);
   if (!number || !std::isfinite(*number) || *number <= 0) {
-    throw ConfigError("'" + text + "' is not a finite number above 0 (in float32)",
-                      "write one such as 0.001 or 1e-3");
+    throw ConfigError("'" + text + "' is not a finite number above 0 (in float32)", remedy);
   }
   return *number;
 }
@@ -230,21 +229,29 @@ std::uint64_t duration(const std::string& text) {
 }
 
 float factor_above_1(const std::string& text) {
-  const float factor = positive_number(text);
+  constexpr const char* remedy = "write one such as 1.5, or off";
+  const float factor = positive_number(text, remedy);
   if (factor > 1) return factor;
-  throw ConfigError("'" + text + "' is not above 1", "write one such as 1.5, or off");
+  throw ConfigError("'" + text + "' is not above 1", remedy);
 }
 
 /// In (0, 1).
 float share_below_1(const std::string& text) {
-  const float number = positive_number(text);
+  constexpr const char* remedy = "write one such as 0.2, or none";
+  const float number = positive_number(text, remedy);
   if (number < 1) return number;
-  throw ConfigError("'" + text + "' is not below 1", "write one such as 0.2, or none");
+  throw ConfigError("'" + text + "' is not below 1", remedy);
+}
+
+float divisor(const std::string& text) {
+  return positive_number(text, "write one such as 255, or auto");
 }
 
 Setting learning_rate() {
   return {"learning-rate", "X", "the optimizer's rate, which the schedule multiplies",
-          [](RunConfig& c, const std::string& value) { c.learning_rate = positive_number(value); },
+          [](RunConfig& c, const std::string& value) {
+            c.learning_rate = positive_number(value, "write one such as 0.001 or 1e-3");
+          },
           [](const RunConfig& c) { return shortest(c.learning_rate); }};
 }
 
@@ -309,7 +316,7 @@ std::vector<Setting> table() {
           "pictures are cropped and scaled to this size; auto: that of all, which must be equal"));
   add(table, choice("image-channels", &C::image_channels, {"auto", "gray", "rgb"},
                     "of pictures; auto: gray if all training pictures are gray, else rgb"));
-  add(recipe, optional_of("auto", "divide-by", "X", &C::divide_by, positive_number,
+  add(recipe, optional_of("auto", "divide-by", "X", &C::divide_by, divisor,
                           "features are divided by this; auto: 255 for bytes, 1 for numbers"));
   add(recipe, checked_text("augment", "none|shift=PIXELS,rotate=DEGREES,noise=DEVIATION",
                            &C::augment, data::parse_augmentation,

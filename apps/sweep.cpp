@@ -122,7 +122,7 @@ void print_trials(const SweepRecord& record) {
     const Trial& trial = record.trials[i];
     auto& line = lines.emplace_back();
     line.push_back(trial_name(i));
-    for (const auto& [name, value] : trial.settings) line.push_back(presentable(value));
+    for (const auto& [name, value] : trial.settings) line.push_back(value);
     const auto* last = trial.last();
     if (halves) line.push_back(last == nullptr ? "-" : std::to_string(last->epoch));
     const auto add = [&](const train::SetFigures* figures) {

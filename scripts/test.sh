@@ -19,6 +19,7 @@ for preset in "${presets[@]}"; do
   fi
 done
 scripts/install.sh
+unset "${!SLURM_@}" "${!PMI@}" "${!OMPI_COMM_@}"  # of a job that this script runs in: tests are jobs of their own
 
 passed=0 failed=0
 notes=()  # what the closing summary says

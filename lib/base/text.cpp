@@ -13,17 +13,22 @@
 namespace lockstep {
 namespace {
 
-/// Levenshtein distance, computed one row of the table at a time.
+/// Optimal string alignment distance: Levenshtein's, with a swap of two neighbours as one edit.
+/// Computed one row of the table at a time.
 std::size_t edits(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1);  // the row before `last`
+  std::vector<std::size_t> last(b.size() + 1);
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    before.swap(last);
+    last.swap(row);
     row[0] = i + 1;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+      const std::size_t replaced = last[j] + (a[i] == b[j] ? 0 : 1);
+      row[j + 1] = std::min({replaced, row[j] + 1, last[j + 1] + 1});
+      const bool is_swap = i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j];
+      if (is_swap) row[j + 1] = std::min(row[j + 1], before[j - 1] + 1);
     }
   }
   return row.back();
@@ -248,7 +253,8 @@ std::uint64_t parse_count(std::string_view text, std::uint64_t min, std::uint64_
 
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
   std::optional<std::string> best;
-  std::size_t fewest = std::max<std::size_t>(2, word.size() / 3) + 1;
+  const std::size_t most = word.size() <= 4 ? 1 : std::max<std::size_t>(2, word.size() / 3);
+  std::size_t fewest = most + 1;
   const std::string lower = lower_case(word);
   for (const auto& candidate : candidates) {
     if (const auto distance = edits(lower, lower_case(candidate)); distance < fewest) {

@@ -56,8 +56,8 @@ def faults(*texts):
 
 
 def environment(extra=None):
-    """This process's, without traces of a launcher that may have started the tests."""
-    traces = ("OMPI_COMM_", "PMI_", "PMIX_", "SLURM_")
+    """This process's, without NO_COLOR and the variables of a launcher that may have started the tests."""
+    traces = ("OMPI_COMM_", "PMI_", "PMIX_", "SLURM_", "NO_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(traces)}
     return kept | MPIRUN | (extra or {})
 
@@ -121,8 +121,18 @@ def run(*args, ranks=None, threads=None, **options):
     return call(mpirun(ranks, *args) if ranks else words(binary, *args), **options)
 
 
+def rank_of(pid):
+    """The rank that mpirun gave a process; -1 without one."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # ended meanwhile
+        return -1
+    name = b"OMPI_COMM_WORLD_RANK="
+    return next((int(line.removeprefix(name)) for line in variables if line.startswith(name)), -1)
+
+
 def children(pid, program=None):
-    """The processes that `pid` started and that run the command or `program`, in the order of their start."""
+    """The processes that `pid` started, and that still run the command or `program`, in the order of their ranks."""
     wanted = (program or binary.name)[:15]
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -130,9 +140,10 @@ def children(pid, program=None):
             name, rest = path.read_text().rsplit(")", 1)
         except OSError:  # ended meanwhile
             continue
-        if int(rest.split()[1]) == pid and name.endswith(f"({wanted}"):
+        its_state, parent = rest.split()[:2]
+        if its_state != "Z" and int(parent) == pid and name.endswith(f"({wanted}"):
             found.append(int(path.parent.name))
-    return sorted(found)
+    return sorted(found, key=lambda child: (rank_of(child), child))
 
 
 def state(pid):

@@ -95,6 +95,8 @@ class Pictures(command.CommandTest):
             piped = run("predict", network, "--data - --output -", cwd=self.folder, stdin=stdin)
         self.assert_ends(piped, 0)
         self.assertEqual([line["label"] for line in csv.DictReader(piped.out.splitlines())], labels[0])
+        self.assert_refused(run("predict", network, "--data", new, "--keep-columns n"), 2,
+                            ["a table of numbers and words", "the path of each picture is written as `file`"])
         renamed = self.write_table("renamed.csv", columns=("n", "picture"), labels=False)
         self.assert_refused(run("predict", network, "--data", renamed), 65, ["no column is named 'file'", "'picture'"])
 

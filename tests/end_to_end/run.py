@@ -4,6 +4,7 @@ Exit code 0: passed; 1: failed; 77: everything was skipped, for the reasons prin
 """
 
 import importlib
+import signal
 import sys
 import unittest
 from pathlib import Path
@@ -11,7 +12,16 @@ from pathlib import Path
 import command
 
 
+def let_commands_receive_signals():
+    """nohup and a shell's & ignore signals, and commands would inherit that. A handler that does nothing is not
+    inherited, and this process still ignores them."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 def main(path, suite, *flags):
+    let_commands_receive_signals()
     command.binary = Path(path).resolve()
     if not command.binary.is_file():
         sys.exit(f"{command.binary}: no such executable")

@@ -8,8 +8,9 @@ import command
 from command import SMALL, children, faults, finish, mpirun, run, start, trained_once, without_times
 
 RECOVERY = "--mca orte_enable_recovery 1"
-STEPS = 600
-JOB = (f"--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs 6 --hash-every 100 "
+EPOCHS = 18  # about a second, in which tests kill ranks
+STEPS = 100 * EPOCHS
+JOB = (f"--train-limit 2000 --test-limit 200 --layers 64,32 --batch-size 20 --epochs {EPOCHS} --hash-every 100 "
        f"--checkpoint-every 7 --keep {STEPS}")
 TIMEOUT = 2
 
@@ -116,7 +117,7 @@ class Survive(command.CommandTest):
 
     def test_faulty_arithmetic_is_corrected(self):
         """A weight that is stuck in rank 0, and results that are wrong twice in rank 2."""
-        job = JOB.replace("--epochs 6", "--epochs 2")
+        job = JOB.replace(f"--epochs {EPOCHS}", "--epochs 2")
         for name, fault, flags, found, lost in (
                 # All ranks get the weights of rank 0, so they are equal at the end of the epoch, after step 100.
                 ("weight", "flip-weight:rank=0,step=98,times=always", "", [0, 0], [0]),

@@ -26,7 +26,7 @@ using test::uploaded;
 
 namespace {
 
-constexpr auto short_limit = 300ms;
+constexpr auto short_limit = 1000ms;  // also of steps that succeed, on a busy machine
 
 /// The error of every rank, or "" for one that has none.
 std::vector<std::string> errors(int ranks, const Body& body, std::chrono::milliseconds limit) {
@@ -159,7 +159,7 @@ TEST_CASE("device: NCCL that cannot start ends all ranks with the reason",
     fake_nccl::hold_start(1, true);
     for (const auto& text : start_errors(3, short_limit, false)) {
       CHECK_THAT(text,
-                 Catch::StartsWith("86 ncclCommInitRank between 3 ranks: not done after 0.3 s"));
+                 Catch::StartsWith("86 ncclCommInitRank between 3 ranks: not done after 1.0 s"));
     }
     fake_nccl::hold_start(1, false);  // the three then start, and abort
   }
@@ -189,7 +189,7 @@ TEST_CASE("device: a call that fails aborts", "[device][collectives]") {
              Catch::Equals(function + " on rank 1 of 2: invalid usage: what NCCL said last"));
   CHECK_THAT(texts[0],
              Catch::StartsWith(
-                 "the sums of step 3, by NCCL on rank 0 of 2: not done after 0.3 s; rank 1 on "));
+                 "the sums of step 3, by NCCL on rank 0 of 2: not done after 1.0 s; rank 1 on "));
   REQUIRE(fake_nccl::aborted() == aborted + 2);
   REQUIRE(fake_nccl::live_communicators() == 0);
 }
@@ -208,9 +208,9 @@ TEST_CASE("device: a rank that does not come is named", "[device][collectives]")
         device.wait("the second sum");
       },
       short_limit);
-  CHECK(std::chrono::steady_clock::now() - begin < 3s);
+  CHECK(std::chrono::steady_clock::now() - begin < 5s);
   CHECK(texts[1].empty());
-  const std::string lagging = " of 3: not done after 0.3 s; rank 1 on " + host_name() +
+  const std::string lagging = " of 3: not done after 1.0 s; rank 1 on " + host_name() +
                               " lags: it came to wait 1, this is 2";
   CHECK_THAT(texts[0], Catch::Equals("the second sum, by NCCL on rank 0" + lagging));
   CHECK_THAT(texts[2], Catch::Equals("the second sum, by NCCL on rank 2" + lagging));

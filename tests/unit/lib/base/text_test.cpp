@@ -91,7 +91,8 @@ TEST_CASE("the nearest name is near", "[base]") {
   const std::array<std::string, 3> names = {"batch-size", "learning-rate", "seed"};
   CHECK(nearest("batchsize", names) == "batch-size");
   CHECK(nearest("learning_rate", names) == "learning-rate");
-  CHECK(nearest("sede", names) == "seed");
+  CHECK(nearest("sede", names) == "seed");  // a swap is one edit
+  CHECK_FALSE(nearest("sele", names).has_value());
   CHECK(nearest("BATCH-SIZE", names) == "batch-size");
   CHECK_FALSE(nearest("momentum", names).has_value());
   CHECK(did_you_mean(nearest("sede", names), "use one of them") == "did you mean 'seed'?");
