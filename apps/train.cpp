@@ -489,7 +489,7 @@ std::optional<Resume> run_to_resume(const Arguments& arguments, const RunConfig&
     if (comm.rank() != 0 || given.run_dir == "auto" || arguments.given("print-config")) return;
     if (continues_in_place(given, resume)) return;
     require_can_be_folder(given.run_dir);
-    train::require_no_run(given.run_dir);
+    train::require_no_run(given.run_dir, resume && resume->found());
   });
   return resume;
 }

@@ -62,9 +62,20 @@ std::filesystem::path claim_dated_folder() {
   return path;
 }
 
-void refuse_run(const std::filesystem::path& path) {
+/// True for the folder of a job that ended while it made the run by which it continues another one:
+/// `checkpoints` appears last but for summary.json, which every run has from its beginning.
+bool is_half_made(const std::filesystem::path& path) {
+  const auto has = [&](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(path / name, ignored);
+  };
+  return has(".lock") && !has("checkpoints") && !has("summary.json");
+}
+
+/// As require_no_run(), for a folder that this process has locked.
+void refuse_run(const std::filesystem::path& path, bool continues_another) {
   const std::string name = run_file_in(path);
-  if (name.empty()) return;
+  if (name.empty() || (continues_another && is_half_made(path))) return;
   const bool is_saved = has_checkpoint(path);
   throw ConfigError("run-dir " + path.string() + ": holds a run already (" + name + ")" +
                         (is_saved ? "" : ", which has saved no checkpoint"),
@@ -77,7 +88,8 @@ void copy_records(const std::filesystem::path& from, const std::filesystem::path
   for (const char* name : {"metrics.jsonl", "epochs.jsonl"}) {
     std::error_code error;
     if (!std::filesystem::exists(from / name, error)) continue;
-    std::filesystem::copy_file(from / name, to / name, error);
+    constexpr auto replace = std::filesystem::copy_options::overwrite_existing;
+    std::filesystem::copy_file(from / name, to / name, replace, error);
     if (error) {
       throw OutputError((to / name).string() + ": cannot be copied: " + error.message(),
                         "free space there, or choose another folder");
@@ -184,10 +196,10 @@ std::filesystem::path run_of(const std::filesystem::path& checkpoint) {
   return parent.filename() == "checkpoints" ? parent.parent_path() : std::filesystem::path();
 }
 
-void require_no_run(const std::filesystem::path& path) {
+void require_no_run(const std::filesystem::path& path, bool continues_another) {
   if (run_file_in(path).empty()) return;
   require_not_locked(path);
-  refuse_run(path);
+  refuse_run(path, continues_another);
 }
 
 void remove_unsaved_run(const std::filesystem::path& path, std::uint64_t begun_after) {
@@ -217,17 +229,18 @@ RunDirectory::RunDirectory(const std::string& path, const std::string& config_to
   std::error_code ignored;
   const bool is_its_own = continued && (begin.in_place || begin.checkpoint.empty() ||
                                         std::filesystem::equivalent(run, path_, ignored));
-  if (!is_its_own) require_no_run(path_);
+  const bool continues_another = !is_its_own && !begin.checkpoint.empty();
+  if (!is_its_own) require_no_run(path_, continues_another);
   if (!lock_) {
     make_folder(path_);
     lock_.emplace(path_);
   }
-  if (!is_its_own) refuse_run(path_);  // a run that began before the lock
+  if (!is_its_own) refuse_run(path_, continues_another);  // a run that began before the lock
   if (!facts_.members.empty()) write_file(path_ / ".members", text_of(facts_.members));
   const auto checkpoints = path_ / "checkpoints";
   remove_temporaries_in(path_);
   std::optional<NewFolder> start;  // with the checkpoint of another run
-  if (!is_its_own && !begin.checkpoint.empty()) {
+  if (continues_another) {
     start.emplace(checkpoints);
     copy_checkpoint(begin.checkpoint, start->path(),
                     {.position = begin.position, .settings = facts_.settings});

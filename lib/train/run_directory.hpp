@@ -203,7 +203,10 @@ class RunDirectory final : public Observer {
 nlohmann::ordered_json scores_json(const Evaluation& test, const CheckpointInfo& info);
 
 /// Throws ConfigError if `folder` holds a run, which may be in use by another job. Local.
-void require_no_run(const std::filesystem::path& folder);
+///
+/// `continues_another`: of a job that continues the run of another folder. It may begin where such
+/// a job has ended while it made its run.
+void require_no_run(const std::filesystem::path& folder, bool continues_another);
 
 /// Locks `folder` for ranks that continue their own run in it, `members` as in RunFacts; null:
 /// another process holds the lock. That of a lost host is free when its file system notices: NFS

@@ -326,6 +326,22 @@ class Faults(command.CommandTest):
                 self.assertEqual(len(made.metrics), made.summary["steps"], str(more))
                 shutil.rmtree(folder)
 
+    def test_a_continuation_whose_folder_the_disk_refuses(self):
+        """The same command continues, whatever part of the folder is there; a run of its own is refused."""
+        first = self.train(SMALL, "--checkpoint-every 2", name="first")
+        folder = self.folder / "again"
+        again = words("train --resume", first.checkpoints[0], "--run-dir", folder)
+        for text in ("/.network.json", "/.config.toml"):
+            with self.subTest(text):
+                result = call(self.job(f"FAULT_EIO=write:{text}", *again, ranks=2))
+                self.assert_refused(result, 74, [folder, "Input/output error"], SOON)
+                if (folder / "metrics.jsonl").exists():
+                    self.assert_refused(command.run("train", SMALL, "--run-dir", folder), 2, "again: holds a run already")
+                self.succeed(*again, ranks=2)
+                self.assertEqual(command.Run(folder).summary["weights_hash"], first.summary["weights_hash"])
+                self.assertEqual(len(command.Run(folder).metrics), len(first.metrics))
+                shutil.rmtree(folder)
+
     @unittest.skipUnless(command.MPI, "LOCKSTEP_MPI=OFF")
     def test_a_rank_that_stops_while_it_opens_a_file(self):
         """Before training has a recorder in the run's folder, and in evaluate, predict and doctor, which have none."""
