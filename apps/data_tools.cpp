@@ -179,7 +179,7 @@ Syntax convert_syntax() {
       "--ignore-columns.";
   syntax.usage = "FROM TO --format F [flags]";
   syntax.example = "lockstep convert iris.csv iris --format npy --label-column species";
-  syntax.operand = "file or folder";
+  syntax.operand = "path";
   syntax.operands = 2;
   syntax.settings = {"classes", "train-limit", "test-limit", "test-split", "seed"};
   syntax.take_table_settings();

@@ -31,7 +31,8 @@ nn::FieldValue field_value(const toml::node& node, const std::string& place) {
     for (const auto& text : *list) texts.push_back(text.as_string()->get());
     return texts;
   }
-  throw ConfigError(place + ": is neither text nor a number, nor a list of texts");
+  throw ConfigError(place + ": is neither text nor a number, nor a list of texts",
+                    "write text in quotes, as in \"3x3\"");
 }
 
 nn::LayerSpec layer_in(const toml::node& node, const std::string& path) {

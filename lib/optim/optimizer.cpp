@@ -395,6 +395,18 @@ void require_valid(const OptimizerOptions& options) {
   const bool has_momentum =
       options.kind == OptimizerKind::sgd || options.kind == OptimizerKind::lars;
   require_positive("learning_rate", options.learning_rate, 1e-3);
+  if (options.momentum != 0 && !has_momentum) {
+    refuse("`momentum`" + with, "use `beta1`, or `optimizer=sgd`");
+  }
+  const OptimizerOptions defaults;
+  const bool adapts = is_adaptive(options.kind);
+  const std::string where = std::string("optimizer=") + name_of(options.kind);
+  const char* const adaptive = "adam, adamw or lamb";
+  require_used("beta1", adapts, options.beta1 == defaults.beta1, where, adaptive);
+  require_used("beta2", adapts, options.beta2 == defaults.beta2, where, adaptive);
+  require_used("epsilon", adapts, options.epsilon == defaults.epsilon, where, adaptive);
+  require_used("trust", options.kind == OptimizerKind::lars, options.trust == defaults.trust, where,
+               "lars");
   require_share("beta1", options.beta1);
   require_share("beta2", options.beta2);
   require_share("momentum", options.momentum);
@@ -415,18 +427,6 @@ void require_valid(const OptimizerOptions& options) {
     refuse("`clip_norm` and `clip_value`: one would change what the other is compared with",
            "use one of them");
   }
-  if (options.momentum != 0 && !has_momentum) {
-    refuse("`momentum`" + with, "use `beta1`, or `optimizer=sgd`");
-  }
-  const OptimizerOptions defaults;
-  const bool adapts = is_adaptive(options.kind);
-  const std::string where = std::string("optimizer=") + name_of(options.kind);
-  const char* const adaptive = "adam, adamw or lamb";
-  require_used("beta1", adapts, options.beta1 == defaults.beta1, where, adaptive);
-  require_used("beta2", adapts, options.beta2 == defaults.beta2, where, adaptive);
-  require_used("epsilon", adapts, options.epsilon == defaults.epsilon, where, adaptive);
-  require_used("trust", options.kind == OptimizerKind::lars, options.trust == defaults.trust, where,
-               "lars");
   if (options.nesterov && (options.kind != OptimizerKind::sgd || options.momentum == 0)) {
     refuse("`nesterov`" + with + (options.momentum == 0 ? ", without momentum" : ""),
            "use `optimizer=sgd` and `momentum`");

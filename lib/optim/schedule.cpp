@@ -86,6 +86,15 @@ void require_valid(const Schedule& schedule) {
            "leaves none of " + counted(schedule.steps, "step"),
            "use a shorter `warmup`, or more epochs");
   }
+  const Schedule defaults;
+  const std::string where = std::string("schedule=") + name_of(schedule.kind);
+  const bool decays =
+      schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::exponential;
+  require_used("final_rate", ends(schedule.kind), schedule.last == defaults.last, where,
+               "linear or cosine");
+  require_used("decay", decays, schedule.decay == defaults.decay, where, "step or exponential");
+  require_used("decay_every", decays, schedule.every == defaults.every, where,
+               "step or exponential");
   if (!(schedule.last >= 0 && schedule.last <= 1)) {
     refuse("final_rate=" + shortest(schedule.last), "outside [0, 1]",
            "give `final_rate` from 0 to 1");
@@ -102,15 +111,6 @@ void require_valid(const Schedule& schedule) {
   if (schedule.every == 0) {
     refuse("decay_every=0", "no number of steps", "give `decay_every` of at least 1");
   }
-  const Schedule defaults;
-  const std::string where = std::string("schedule=") + name_of(schedule.kind);
-  const bool decays =
-      schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::exponential;
-  require_used("final_rate", ends(schedule.kind), schedule.last == defaults.last, where,
-               "linear or cosine");
-  require_used("decay", decays, schedule.decay == defaults.decay, where, "step or exponential");
-  require_used("decay_every", decays, schedule.every == defaults.every, where,
-               "step or exponential");
 }
 
 }  // namespace lockstep::optim

@@ -43,6 +43,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
       groups_(groups),
       optimizer_(options.optimizer),
       prefetch_(options.prefetch),
+      keeps_snapshots_(options.keeps_snapshots),
       parts_(std::make_unique<Parts>()) {
   const StepOptions step_options = {
       .optimizer = options.optimizer,
@@ -80,7 +81,7 @@ Replica::Replica(const nn::NetworkShape& shape, const data::Plan& plan, const Gr
 }
 
 Replica::Replica(const SavedNetwork& saved, const Groups& groups, const ReplicaOptions& options)
-    : groups_(groups), prefetch_(0), parts_(std::make_unique<Parts>()) {
+    : groups_(groups), prefetch_(0), keeps_snapshots_(false), parts_(std::make_unique<Parts>()) {
   require_equal_settings(saved.shape, nullptr, options, groups_);
   comm::together(groups_.all, [&] {
     require_consistent(options, groups_.model_ranks());

@@ -343,9 +343,8 @@ class Replica {
 
   /// Allocates memory for keep(), which the ranks of a host share.
   ///
-  /// Errors   throws comm::AgreedError (2) as SharedSnapshot() does, and for a replica whose state
-  ///          other ranks cannot continue: in a mesh with "model", on a device, with the all-reduce
-  ///          reduction, or with a plan that depends on the number of ranks.
+  /// Errors   throws comm::AgreedError (2) as SharedSnapshot() does, and for a replica without
+  ///          ReplicaOptions::keeps_snapshots.
   /// Ranks    collective.
   std::unique_ptr<SharedSnapshot> make_shared_snapshot();
 
@@ -424,6 +423,7 @@ class Replica {
   Groups groups_;
   optim::OptimizerOptions optimizer_ = {};  ///< of training
   std::size_t prefetch_;
+  bool keeps_snapshots_;
   std::size_t rows_ = 0;  ///< maximum number of rows in a pass
   std::unique_ptr<Products<float>> products_;
   std::unique_ptr<nn::Network<float>> network_;

@@ -146,6 +146,24 @@ void require_consistent(const ReplicaOptions& options, std::uint64_t model_ranks
   }
 }
 
+namespace {
+
+/// Throws if other ranks could not continue the state of a replica.
+void require_survivable(const data::Plan& plan, const ReplicaOptions& options,
+                        std::uint64_t model_ranks) {
+  const auto refuse = [](const std::string& what) {
+    throw ConfigError("`survive` with " + what +
+                          ": the ranks that are left could not go on with the same results",
+                      "leave `survive` out, and save checkpoints");
+  };
+  if (model_ranks > 1) refuse(mesh_text(model_ranks));
+  if (options.device == Device::cuda) refuse("device cuda");
+  if (!is_canonical(options)) refuse("reduction allreduce");
+  if (plan.options().policy != data::ShardPolicy::data) refuse("a shard policy of files");
+}
+
+}  // namespace
+
 void require_trainable(const data::Plan& plan, const ReplicaOptions& options,
                        std::uint64_t model_ranks) {
   optim::require_valid(options.optimizer);
@@ -162,6 +180,7 @@ void require_trainable(const data::Plan& plan, const ReplicaOptions& options,
                       "use `reduction=canonical`, or leave `balance` out");
   }
   require_consistent(options, model_ranks);
+  if (options.keeps_snapshots) require_survivable(plan, options, model_ranks);
 }
 
 namespace {

@@ -95,7 +95,10 @@ struct ReplicaOptions {
   Precision precision = Precision::float32;
   Simd simd = Simd::automatic;     ///< of strict products on the CPU
   Zeros zeros = Zeros::automatic;  ///< of strict products on the CPU
-  bool keeps_snapshots = false;    ///< make_shared_snapshot() will be called; for the command
+  /// make_shared_snapshot() will be called, for ranks that go on without lost ones. Not in a mesh
+  /// with "model", on a device, with the all-reduce reduction, or with a plan that depends on the
+  /// number of ranks.
+  bool keeps_snapshots = false;
   /// Threads of this rank's products, which all its replicas share: the last one that is made sets
   /// them. 0: Communicator::own_cores().
   int threads = 0;

@@ -239,18 +239,10 @@ void Replica::set_completed(std::uint64_t steps, std::uint64_t examples) {
 
 std::unique_ptr<SharedSnapshot> Replica::make_shared_snapshot() {
   comm::together(groups_.all, [&] {
-    const auto refuse = [](const std::string& what) {
-      throw ConfigError("`survive` with " + what +
-                            ": the ranks that are left could not go on with the "
-                            "same results",
-                        "leave `survive` out, and save checkpoints");
-    };
-    if (groups_.model != nullptr) refuse("mesh model=" + std::to_string(groups_.model_ranks()));
-    if (device_) refuse("device cuda");
-    if (std::string(reduction()) == "allreduce") refuse("reduction allreduce");
-    if (plan_->options().policy != data::ShardPolicy::data) {
-      refuse("a shard policy of files");
-    }
+    training();
+    if (keeps_snapshots_) return;
+    throw ConfigError("make_shared_snapshot: of a replica without keeps_snapshots",
+                      "set ReplicaOptions::keeps_snapshots");
   });
   // A block ends with the last tensor, but for the padding of its last slice.
   const auto& last = network_->parameters().tensors().back();

@@ -189,7 +189,8 @@ class Networks(command.CommandTest):
                              ("--reduction allreduce --balance", ["balance", "reduction allreduce"]),
                              ("--reduction allreduce --mesh model=2 --ranks 2", ["mesh model=2", "reduction allreduce"]),
                              ("--audit-every 5 --mesh model=2 --ranks 2", ["audit-every", "mesh model=2"]),
-                             ("--device cuda --exchange activations", ["exchange activations", "device cuda"])):
+                             ("--device cuda --exchange activations", ["exchange activations", "device cuda"]),
+                             ("--survive --mesh model=2 --ranks 2", ["survive", "mesh model=2"])):
             with self.subTest(flags):  # as train does
                 self.assert_refused(run("plan --network", flags), 2, words)
 

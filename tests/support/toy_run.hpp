@@ -115,6 +115,7 @@ inline ToyResult train_toy(comm::Communicator& all, const ToyRun& run,
       return run.wrap(std::move(products), all.rank());
     };
   }
+  options.keeps_snapshots = run.snapshots != nullptr;
   if (run.options) run.options(options);
   train::Replica replica(shape, plan, groups, options);
   training.on_read = [&, read = std::uint64_t{0}](std::size_t records) mutable {
