@@ -60,9 +60,8 @@ void require_memory(const nn::NetworkShape& shape, const ReplicaBuffers& buffers
 
 /// The remedy of errors about memory.
 inline constexpr const char* less_memory =
-    "use narrower layers, `micro_batch`, a smaller `batch_size` or `prefetch`, fewer `threads` "
-    "(for "
-    "convolutions), or fewer ranks a host";
+    "use narrower layers, `micro_batch`, a smaller `batch_size` or `prefetch`, fewer ranks a host, "
+    "or for convolutions fewer `threads`";
 
 /// The work of one phase, summed over all ranks. In double, so that no network overflows them.
 struct Work {
