@@ -99,12 +99,12 @@ std::vector<const Operation*> operations_in(const std::string& text) {
                  [](const Operation& one) { return one.name; });
   std::vector<const Operation*> found;
   for (const std::string& name : text == "all" ? names : split_list(text)) {
-    const auto at = std::find(names.begin(), names.end(), name);
-    if (at == names.end()) {
+    const auto at = index_of(names, name);
+    if (!at) {
       throw ConfigError("--operation: " + in_quotes(name) + " is none of " + listed(names),
                         "give some of these with commas between them, or all");
     }
-    const Operation* const operation = &operations[static_cast<std::size_t>(at - names.begin())];
+    const Operation* const operation = &operations[*at];
     if (!contains(found, operation)) found.push_back(operation);
   }
   return found;

@@ -184,12 +184,12 @@ class KeptColumns {
     const auto& there = texts_->columns();
     std::vector<std::size_t> chosen;
     for (const std::string& name : names) {
-      const auto at = std::find(there.begin(), there.end(), name);
-      if (at == there.end()) {
+      const auto at = index_of(there, name);
+      if (!at) {
         throw ConfigError("--keep-columns: no column is named " + in_quotes(name),
                           did_you_mean(nearest(name, there), "the columns are " + listed(there)));
       }
-      chosen.push_back(static_cast<std::size_t>(at - there.begin()));
+      chosen.push_back(*at);
     }
     data::require_unique(there, names, output_.files.front().string() + ":1");
     texts_->choose(std::move(chosen));

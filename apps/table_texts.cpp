@@ -51,12 +51,12 @@ void TableTexts::find_columns() {
   const std::string place = files_[file_ - 1].string() + ":1";
   data::require_unique(there, names, place);
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto at = std::find(there.begin(), there.end(), names[i]);
-    if (at == there.end()) {
+    const auto at = index_of(there, names[i]);
+    if (!at) {
       throw DataError(place + ": no column is named " + in_quotes(names[i]),
                       "give all files the same columns");
     }
-    positions_[i] = static_cast<std::size_t>(at - there.begin());
+    positions_[i] = *at;
   }
 }
 

@@ -76,13 +76,6 @@ std::string joined(const Elements& elements, std::string_view separator = ", ",
   return text;
 }
 
-/// True if one of `elements` is `value`.
-template <class Elements, class Value>
-requires requires(const Elements& elements, const Value& value) { *std::begin(elements) == value; }
-bool contains(const Elements& elements, const Value& value) {
-  return std::find(std::begin(elements), std::end(elements), value) != std::end(elements);
-}
-
 /// The index of the first of `elements` that is `value`; nullopt if none is.
 template <class Elements, class Value>
 std::optional<std::size_t> index_of(const Elements& elements, const Value& value) {
@@ -91,12 +84,19 @@ std::optional<std::size_t> index_of(const Elements& elements, const Value& value
   return static_cast<std::size_t>(found - std::begin(elements));
 }
 
+/// True if one of `elements` is `value`.
+template <class Elements, class Value>
+requires requires(const Elements& elements, const Value& value) { *std::begin(elements) == value; }
+bool contains(const Elements& elements, const Value& value) {
+  return index_of(elements, value).has_value();
+}
+
 /// The value of an enumeration whose values 0, 1, ... are called names[0], names[1], ...
 template <class Enum, std::size_t N>
 std::optional<Enum> named(const std::array<const char*, N>& names, std::string_view name) noexcept {
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<Enum>(found - names.begin());
+  const auto index = index_of(names, name);
+  if (!index) return std::nullopt;
+  return static_cast<Enum>(*index);
 }
 
 /// "'a', 'b' and 3 more": the first 12 names in quotes.

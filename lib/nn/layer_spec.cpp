@@ -78,9 +78,9 @@ class Reader {
           std::string(key) + ": " + literal_of(*value) + " is none of " + joined(words),
           "give one of them, in quotes");
     }
-    const auto found = std::find(words.begin(), words.end(), *word);
-    if (found == words.end()) fail_unknown(std::string(key) + ":", *word, words);
-    return static_cast<std::size_t>(found - words.begin());
+    const auto index = index_of(words, *word);
+    if (!index) fail_unknown(std::string(key) + ":", *word, words);
+    return *index;
   }
 
   std::uint64_t count(const char* key, std::uint64_t max, std::uint64_t otherwise) const {
